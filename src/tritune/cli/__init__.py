@@ -1,0 +1,1 @@
+"""The `tritune` command: one file per subcommand. What a command does lives in the other rooms."""

@@ -1,0 +1,131 @@
+"""Triton's compiler interface: the stages from Triton's IR to object code for a CPU.
+
+Triton imports this module when it is imported itself, so nothing that can fail is imported here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+if "triton" not in sys.modules:
+    # Triton looks for its backends when it is imported, and would find this module half made. Let
+    # it import the module in peace; that copy is the one that stays.
+    sys.modules.pop(__name__, None)
+    import triton  # noqa: F401
+
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tritune.cpu.features import Cpu
+    from tritune.cpu.options import CodeOptions, CPUOptions
+
+
+class CPUBackend(BaseBackend):  # type: ignore[misc]
+    """Compiles Triton's IR for the CPU that `target.arch` names."""
+
+    binary_ext = "obj"
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return bool(target.backend == "cpu")
+
+    @property
+    def cpu(self) -> Cpu:
+        from tritune.cpu import features
+
+        return features.resolve(self.target.arch)
+
+    def hash(self) -> str:
+        """What a cached object depends on besides the kernel: the backend and the exact CPU."""
+        return f"{_backend_identity()}-{self.cpu}"
+
+    def parse_options(self, opts: dict[str, Any]) -> CPUOptions:
+        from tritune.cpu import options
+
+        return options.parse(opts, str(self.target.arch))
+
+    def get_codegen_implementation(self, options: CPUOptions) -> dict[str, Any]:
+        return {"min_dot_size": lambda lhs_type, rhs_type: (1, 1, 1)}
+
+    def get_module_map(self) -> dict[str, ModuleType]:
+        # The lowering knows libdevice's functions by their CUDA symbols.
+        from triton.language.extra.cuda import libdevice
+
+        return {"triton.language.extra.libdevice": libdevice}
+
+    def load_dialects(self, context: Any) -> None:
+        """Triton's own dialects are enough."""
+
+    def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
+        return metadata.num_warps, metadata.num_ctas, metadata.shared
+
+    def add_stages(
+        self, stages: dict[str, Any], options: CPUOptions, language: Any = None
+    ) -> None:
+        from tritune.errors import CompileError
+
+        if getattr(language, "name", "TRITON") != "TRITON":
+            raise CompileError("a Gluon kernel", "Gluon programs a GPU's own layouts and memories")
+        cpu, code = self.cpu, options.code()
+        generated_from: dict[str, str] = {}
+
+        def make_ttir(module: Any, metadata: dict[str, Any]) -> Any:
+            from tritune.cpu import ttir
+
+            return ttir.optimise(module, code)
+
+        def make_llir(module: Any, metadata: dict[str, Any]) -> str:
+            from tritune.cpu import codegen
+
+            text, found = _lowered(str(module), code, cpu)
+            metadata.update(found)
+            return codegen.optimise(text, cpu)
+
+        def make_asm(llir: str, metadata: dict[str, Any]) -> str:
+            from tritune.cpu import codegen
+
+            asm = codegen.assembly(llir, cpu)
+            generated_from[asm] = llir
+            return asm
+
+        def make_obj(asm: str, metadata: dict[str, Any]) -> bytes:
+            from tritune.cpu import codegen, loader
+
+            return loader.seal(codegen.object_code(generated_from.get(asm, ""), asm, cpu))
+
+        stages.update(ttir=make_ttir, llir=make_llir, asm=make_asm, obj=make_obj)
+
+
+@functools.lru_cache(16)
+def _lowered(text: str, options: CodeOptions, cpu: Cpu) -> tuple[str, dict[str, Any]]:
+    """LLVM IR of a TTIR module and the metadata found on the way.
+
+    Remembered for the configs that differ only in what a GPU understands.
+    """
+    from tritune.cpu import lower, ttir
+
+    module = ttir.parse(text)
+    # One byte, not none: programs divide a device's shared memory by what a kernel uses of it.
+    metadata: dict[str, Any] = {"name": module.entry.name, "shared": 1, "asserts": []}
+    return lower.lower(module, options, cpu, metadata), metadata
+
+
+@functools.cache
+def _backend_identity() -> str:
+    """The versions of everything that makes the code, and a digest of this package's sources."""
+    import hashlib
+    from pathlib import Path
+
+    import llvmlite
+
+    from tritune._version import __version__
+
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"cpu-{__version__}-{digest.hexdigest()}-llvmlite-{llvmlite.__version__}"

@@ -1,0 +1,88 @@
+"""Which CPU code is made for: the host, or one of the architectures that can be asked for by name."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A CPU as LLVM names it. `features` is LLVM's list, sorted; `vector_bits` the widest vector."""
+
+    triple: str
+    name: str
+    features: str
+    vector_bits: int
+
+    @property
+    def arch(self) -> str:
+        """The instruction set, the first part of the triple."""
+        return self.triple.split("-", 1)[0]
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM's `feature` is listed as present (for a named level: only what is listed)."""
+        return f"+{feature}" in self.features.split(",")
+
+
+# Name -> (instruction set, LLVM's name, widest vector, features a host must have to run the code).
+# LLVM knows what each level implies; only the host's own feature list is ever spelled out.
+_V2 = ("sse4.2", "popcnt")
+_V3 = (*_V2, "avx2", "fma", "bmi2", "f16c")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_LEVELS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
+    "x86-64": ("x86_64", "x86-64", 128, ()),
+    "x86-64-v2": ("x86_64", "x86-64-v2", 128, _V2),
+    "x86-64-v3": ("x86_64", "x86-64-v3", 256, _V3),
+    "x86-64-v4": ("x86_64", "x86-64-v4", 512, _V4),
+    "aarch64": ("aarch64", "generic", 128, ()),
+}
+
+
+@functools.cache
+def host() -> Cpu:
+    """The CPU that this process runs on."""
+    import llvmlite.binding as llvm
+
+    triple = llvm.get_process_triple()
+    present = llvm.get_host_cpu_features()
+    features = ",".join(sorted(f"{'+' if on else '-'}{name}" for name, on in present.items()))
+    if present.get("avx512f"):
+        vector_bits = 512
+    elif present.get("avx"):
+        vector_bits = 256
+    else:
+        vector_bits = 128
+    return Cpu(triple, llvm.get_host_cpu_name(), features, vector_bits)
+
+
+@functools.cache
+def resolve(arch: str) -> Cpu:
+    """The CPU that `GPUTarget("cpu", arch, 1)` means; ValueError lists what can be asked for."""
+    here = host()
+    if arch in (here.name, "host"):
+        return here
+    if arch not in _LEVELS:
+        names = ", ".join([here.name, *_LEVELS])
+        raise ValueError(f"unknown CPU architecture {arch!r}; known here: {names}")
+    family, name, vector_bits, _ = _LEVELS[arch]
+    return Cpu(_triple(family), name, "", vector_bits)
+
+
+def why_not_here(arch: str) -> str | None:
+    """Why code made for `arch` cannot run on this machine, or None if it can."""
+    here = host()
+    if arch in (here.name, "host"):
+        return None
+    if arch not in _LEVELS:
+        return f"it is for {arch}, this machine is {here.name}"
+    family, _, _, needs = _LEVELS[arch]
+    if family != here.arch:
+        return f"it is for {family}, this machine is {here.arch}"
+    missing = [feature for feature in needs if not here.has(feature)]
+    return f"this machine lacks {', '.join(missing)}" if missing else None
+
+
+def _triple(family: str) -> str:
+    here = host()
+    return here.triple if here.arch == family else f"{family}-unknown-linux-gnu"

@@ -1,0 +1,99 @@
+"""Lowers the backend's IR to LLVM IR. Nothing here knows Triton, torch or how the result is run.
+
+| file | what it does |
+|---|---|
+| `rewrite.py` | changes to the IR that make the rest simpler |
+| `usage.py` | who uses what, in which order, along which strides |
+| `control.py` | blocks, loops, branches, calls; decides what runs where it stands and what is lazy |
+| `schedule.py` | how a loop nest is written: direction of the lanes, what is kept, what is checked |
+| `nests.py`, `reduce.py`, `dot.py`, `effects.py` | the loop nests themselves |
+| `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
+| `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |
+| `elementwise.py`, `convert.py`, `vecmath.py` | one element of every operation |
+| `llvm.py`, `context.py` | LLVM types and building blocks; the state of a lowering |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir as ll
+
+from .. import ir
+from ..entry import emit_launch
+from ..features import Cpu
+from .context import Context, Kernel, Program
+from .control import FunctionLowering
+from .llvm import I32, PTR, Emitter, i64, scalar_type
+from .rewrite import rewrite
+from .usage import Usage, walk
+
+
+def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -> str:
+    """LLVM IR of a kernel: one function that runs one program, and `tritune_launch`, which runs all of them."""
+    target = ll.Module(module.entry.name)
+    target.triple = cpu.triple
+    kernel = Kernel(target, options, cpu, metadata)
+    metadata.setdefault("asserts", [])
+    for function in module.functions:
+        rewrite(function, bool(options.enable_fp_fusion))
+        if not function.public:
+            kernel.functions[function.name] = _declare_helper(kernel, function)
+    _find_failing(kernel, module)
+    for function in module.functions:
+        if not function.public:
+            _lower_helper(kernel, function)
+    program = _lower_entry(kernel, module.entry)
+    emit_launch(target, program)
+    return str(target)
+
+
+def _find_failing(kernel: Kernel, module: ir.Module) -> None:
+    """Which helpers may stop at an assertion, directly or through another."""
+    calls = {f.name: [op for op in walk(f.body) if op.name in ("tt.call", "tt.assert")] for f in module.functions}
+    changed = True
+    while changed:
+        changed = False
+        for name, ops in calls.items():
+            if name in kernel.failing:
+                continue
+            if any(op.name == "tt.assert" or op.attrs.get("callee") in kernel.failing for op in ops):
+                kernel.failing.add(name)
+                changed = True
+
+
+def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
+    results = [scalar_type(t.elem) for t in function.results]
+    kind = ll.VoidType() if not results else results[0] if len(results) == 1 else ll.LiteralStructType(results)
+    args = [scalar_type(a.type.elem) for a in function.args] + [I32] * 6 + [PTR]
+    helper = ll.Function(kernel.module, ll.FunctionType(kind, args), f"helper.{function.name}")
+    helper.linkage = "internal"
+    return helper
+
+
+def _lower_helper(kernel: Kernel, function: ir.Function) -> None:
+    helper = kernel.functions[function.name]
+    count = len(function.args)
+    ids, counts, status = helper.args[count : count + 3], helper.args[count + 3 : count + 6], helper.args[-1]
+    ctx = Context(kernel, Emitter(helper), Usage(function), Program(tuple(ids), tuple(counts), status))
+    for arg, value in zip(function.args, helper.args[:count], strict=True):
+        ctx.set(arg, value)
+    FunctionLowering(ctx, function).run()
+
+
+def _lower_entry(kernel: Kernel, function: ir.Function) -> ll.Function:
+    kind = ll.FunctionType(ll.VoidType(), [PTR] + [I32] * 6 + [PTR])
+    program = ll.Function(kernel.module, kind, function.name)
+    program.attributes.add("noinline")
+    slots, *grid, status = program.args
+    e = Emitter(program)
+    ctx = Context(kernel, e, Usage(function), Program(tuple(grid[:3]), tuple(grid[3:]), status))
+    for number, arg in enumerate(function.args):
+        place = e.b.gep(slots, [i64(number * 8)], source_etype=ll.IntType(8))
+        if arg.type.elem == "i1":
+            raw = e.b.load(place, typ=ll.IntType(8), align=8)
+            ctx.set(arg, e.b.trunc(raw, ll.IntType(1)))
+        else:
+            ctx.set(arg, e.b.load(place, typ=scalar_type(arg.type.elem), align=8))
+    FunctionLowering(ctx, function).run()
+    return program

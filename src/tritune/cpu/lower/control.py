@@ -1,0 +1,489 @@
+"""Blocks, branches, loops and calls.
+
+Scalars flow through phi nodes. Tensors that flow through control flow do so in buffers: every loop variable, every
+result of an `if` has one, and whoever passes a value on computes it right into that buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir as ll
+
+from ...errors import CompileError
+from .. import ir
+from . import effects, elementwise, nests, reduce, schedule
+from .context import Buffer, Context, row_major
+from .dot import emit_dot, plan_dots
+from .evaluate import Nest, constant_value
+from .llvm import I32, PTR, constant, scalar_type
+from .usage import is_eager, walk
+
+_SPREADS = frozenset("tt.broadcast tt.expand_dims tt.splat".split())
+_IGNORED = frozenset("ttg.barrier gpu.barrier llvm.intr.assume tt.assume ttg.async_wait".split())
+
+
+class FunctionLowering:
+    def __init__(self, ctx: Context, function: ir.Function) -> None:
+        self.ctx = ctx
+        self.function = function
+        self.transposed = plan_dots(ctx.usage, function, ctx.layout)
+        self.blocks: dict[ir.Block, ll.Block] = {}
+        self.phis: dict[ir.Value, ll.Instruction] = {}
+        self._depth: dict[ir.Value, int] = {}
+        self.rules: dict[str, Callable[[ir.Op], None]] = {
+            "tt.store": lambda op: nests.emit_store(ctx, op),
+            "tt.reduce": lambda op: reduce.emit_reduce(ctx, op),
+            "tt.scan": lambda op: reduce.emit_scan(ctx, op),
+            "tt.dot": lambda op: emit_dot(ctx, op, self.transposed[op]),
+            "tt.atomic_rmw": lambda op: effects.emit_atomic(ctx, op),
+            "tt.atomic_cas": lambda op: effects.emit_atomic(ctx, op),
+            "tt.print": lambda op: effects.emit_print(ctx, op),
+            "tt.assert": lambda op: effects.emit_assert(ctx, op),
+            "tt.histogram": lambda op: effects.emit_histogram(ctx, op),
+            "tt.gather": lambda op: effects.emit_gather(ctx, op),
+            "tt.reshape": self._reshape,
+            "tt.unsplat": self._unsplat,
+            "tt.call": self._call,
+            "tt.return": self._return,
+            "scf.for": self._for,
+            "scf.while": self._while,
+            "scf.if": self._if,
+            "cf.br": self._branch,
+            "cf.cond_br": self._conditional_branch,
+        }
+
+    def run(self) -> None:
+        blocks = self.function.body.blocks
+        e = self.ctx.e
+        for block in blocks[1:]:
+            self.blocks[block] = e.function.append_basic_block("bb")
+            for arg in block.args:
+                if arg.type.rank:
+                    self.ctx.set(arg, self.ctx.new_buffer(arg.type.elem, arg.type.shape))
+        self.block(blocks[0])
+        for block in blocks[1:]:
+            e.b.position_at_end(self.blocks[block])
+            for arg in block.args:
+                if not arg.type.rank:
+                    phi = self.phis.setdefault(arg, e.b.phi(scalar_type(arg.type.elem)))
+                    self.ctx.set(arg, phi)
+            self.block(block)
+        self.ctx.release_heap()
+
+    def block(self, block: ir.Block) -> None:
+        for op in block.ops:
+            if op.name in ("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return"):
+                return
+            try:
+                self.operation(op)
+            except (KeyError, AssertionError, NotImplementedError) as error:
+                raise CompileError(op.name, f"internal error: {error!r}", str(op.loc)) from error
+
+    def operation(self, op: ir.Op) -> None:
+        ctx = self.ctx
+        if op.name in _IGNORED:
+            return
+        if ctx.usage.writes(op):
+            nests.settle_loads(ctx, op)
+        rule = self.rules.get(op.name)
+        if rule is not None and (op.name != "tt.reshape" or is_eager(op)):
+            rule(op)
+        elif op.results and all(r.type.rank == 0 for r in op.results):
+            self._scalar(op)
+        elif op.results:
+            self._lazy(op)
+        else:
+            raise CompileError(op.name, "the CPU backend has no lowering for it", str(op.loc))
+
+    def _lazy(self, op: ir.Op) -> None:
+        """Nothing is emitted; refuse now what could not be evaluated later."""
+        ctx = self.ctx
+        if not _can_evaluate(op):
+            raise CompileError(op.name, "the CPU backend has no lowering for it", str(op.loc))
+        for result in op.results:
+            if op.name == "tt.load":
+                ctx.note_load(result)
+            depth = 1 + max((self._depth.get(o, 0) for o in op.operands if ctx.get(o) is None), default=0)
+            self._depth[result] = depth
+            if depth > schedule.LONGEST_CHAIN:
+                nests.materialise(ctx, result, op)
+                self._depth[result] = 0
+        if op.name == "arith.constant" and isinstance(op.attrs["value"], list):
+            self._constant_table(op)
+
+    def _constant_table(self, op: ir.Op) -> None:
+        ctx, result = self.ctx, op.result
+        kind = scalar_type(result.type.elem) if result.type.elem != "i1" else ll.IntType(8)
+        table = ll.ArrayType(kind, result.type.numel)
+        place = ll.GlobalVariable(ctx.kernel.module, table, ctx.kernel.module.get_unique_name("table"))
+        place.linkage, place.global_constant = "internal", True
+        place.initializer = ll.Constant(table, list(op.attrs["value"]))
+        shape = result.type.shape
+        ctx.set(result, Buffer(place.bitcast(PTR), result.type.elem, shape, row_major(shape)))
+
+    def _scalar(self, op: ir.Op) -> None:
+        ctx, name = self.ctx, op.name
+        if name == "arith.constant":
+            ctx.set(op.result, constant_value(op))
+        elif name == "tt.get_program_id":
+            ctx.set(op.result, ctx.program.ids[op.attrs["axis"]])
+        elif name == "tt.get_num_programs":
+            ctx.set(op.result, ctx.program.counts[op.attrs["axis"]])
+        elif name == "tt.load":
+            ctx.set(op.result, nests.load_scalar(ctx, op))
+        elif name == "ub.poison":
+            ctx.set(op.result, constant(scalar_type(op.result.type.elem), 0))
+        elif len(op.results) == 1 and all(o.type.rank == 0 for o in op.operands):
+            args = [ctx.scalar(o) for o in op.operands]
+            ctx.set(op.result, elementwise.emit(ctx.e, op, args))
+        else:
+            raise CompileError(name, "the CPU backend has no lowering for it", str(op.loc))
+
+    def _reshape(self, op: ir.Op) -> None:
+        """Row-major tensors have the same elements in the same order whatever their shape."""
+        ctx, source = self.ctx, op.operands[0]
+        held = ctx.get(source)
+        straight = row_major(source.type.shape)
+        if not isinstance(held, Buffer) or _differ(held.strides, straight, source.type.shape):
+            into = ctx.new_buffer(source.type.elem, source.type.shape)
+            with ctx.scope():
+                nests.materialise(ctx, source, op, into=into)
+            held = into
+            ctx.set(source, into)
+        shape = op.result.type.shape
+        ctx.set(op.result, held.viewed(shape, row_major(shape)))
+
+    def _unsplat(self, op: ir.Op) -> None:
+        nest = Nest(self.ctx, 1)
+        self.ctx.set(op.result, nest.at(op.operands[0], nests.element_zero(op.operands[0])).x)
+
+    def _return(self, op: ir.Op) -> None:
+        ctx = self.ctx
+        if not op.operands:
+            ctx.emit_return()
+        elif len(op.operands) == 1:
+            ctx.emit_return(ctx.scalar(op.operands[0]))
+        else:
+            kind = ctx.e.function.function_type.return_type
+            pack: ll.Value = ll.Constant(kind, ll.Undefined)
+            for place, value in enumerate(op.operands):
+                pack = ctx.b.insert_value(pack, ctx.scalar(value), place)
+            ctx.emit_return(pack)
+
+    def _call(self, op: ir.Op) -> None:
+        ctx = self.ctx
+        if any(v.type.rank for v in [*op.operands, *op.results]):
+            raise CompileError(op.name, "a noinline function takes and returns scalars only", str(op.loc))
+        callee = op.attrs["callee"]
+        args = [ctx.scalar(o) for o in op.operands]
+        outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
+        if callee in ctx.kernel.failing:
+            failed = ctx.b.icmp_unsigned("!=", ctx.b.load(ctx.program.status, typ=I32), ll.Constant(I32, 0))
+            with ctx.b.if_then(failed, likely=False):
+                effects.leave(ctx)
+                ctx.b.position_at_end(ctx.b.append_basic_block("unreachable"))
+        if len(op.results) == 1:
+            ctx.set(op.result, outcome)
+        else:
+            for place, result in enumerate(op.results):
+                ctx.set(result, ctx.b.extract_value(outcome, place))
+
+    def _leave_block(self, op: ir.Op, target: ir.Block, values: list[ir.Value]) -> None:
+        """Pass values to the arguments of a block that is about to be entered."""
+        ctx = self.ctx
+        here = ctx.b.block
+        for arg, value in zip(target.args, values, strict=True):
+            if arg.type.rank:
+                buffer = ctx.get(arg)
+                assert isinstance(buffer, Buffer)
+                with ctx.scope():
+                    nests.materialise(ctx, value, op, into=buffer)
+                here = ctx.b.block
+        for arg, value in zip(target.args, values, strict=True):
+            if not arg.type.rank:
+                if arg not in self.phis:
+                    builder = ll.IRBuilder(self.blocks[target])
+                    builder.position_at_start(self.blocks[target])
+                    self.phis[arg] = builder.phi(scalar_type(arg.type.elem))
+                self.phis[arg].add_incoming(ctx.scalar(value), here)
+
+    def _branch(self, op: ir.Op) -> None:
+        nests.settle_loads(self.ctx, op)
+        target, values = op.successors[0]
+        self._leave_block(op, target, values)
+        self.ctx.b.branch(self.blocks[target])
+
+    def _conditional_branch(self, op: ir.Op) -> None:
+        ctx = self.ctx
+        nests.settle_loads(ctx, op)
+        condition = ctx.scalar(op.operands[0])
+        ways = [ctx.e.function.append_basic_block("way") for _ in op.successors]
+        ctx.b.cbranch(condition, *ways)
+        for way, (target, values) in zip(ways, op.successors, strict=True):
+            ctx.b.position_at_end(way)
+            self._leave_block(op, target, values)
+            ctx.b.branch(self.blocks[target])
+
+    def _hoist(self, op: ir.Op) -> None:
+        """Before a loop: compute once what its body would compute in every iteration."""
+        ctx = self.ctx
+        inside = [inner for region in op.regions for inner in walk(region)]
+        for inner in inside:
+            for value in inner.operands:
+                if value.type.rank == 0 or ctx.get(value) is not None or value.owner is None:
+                    continue
+                if value.owner in inside or value not in self._depth:
+                    continue
+                # A broadcast costs nothing to evaluate: what is spread out is what should be computed once.
+                while value not in ctx.layout and value.owner is not None and value.owner.name in _SPREADS:
+                    value = value.owner.operands[0]
+                if value.type.rank == 0 or ctx.get(value) is not None:
+                    continue
+                nodes = schedule.lazy_nodes(ctx, [value])
+                if any(schedule.weight(ctx, v) >= 2 for v in nodes) or schedule.cost(ctx, value) > 4:
+                    nests.materialise(ctx, value, op)
+
+    def _for(self, op: ir.Op) -> None:
+        ctx, b = self.ctx, self.ctx.b
+        self._hoist(op)
+        body = op.regions[0].blocks[0]
+        lower, upper, step = (ctx.scalar(o) for o in op.operands[:3])
+        carried = _Carried(self, op, body.args[1:], op.operands[3:])
+        before = b.block
+        head = b.append_basic_block("for.head")
+        inside = b.append_basic_block("for.body")
+        end = b.append_basic_block("for.end")
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(lower.type, "iv")
+        index.add_incoming(lower, before)
+        carried.enter(before)
+        compare = b.icmp_unsigned if op.attrs.get("unsigned") else b.icmp_signed
+        b.cbranch(compare("<", index, upper), inside, end)
+        b.position_at_end(inside)
+        with ctx.scope():
+            ctx.set(body.args[0], index)
+            carried.bind(body.args[1:])
+            carried.aim(body)
+            self.block(body)
+            carried.advance(body.ops[-1], body.ops[-1].operands)
+            following = b.add(index, step)
+            index.add_incoming(following, b.block)
+            carried.close(b.block)
+            b.branch(head)
+        b.position_at_end(end)
+        carried.bind(op.results)
+
+    def _while(self, op: ir.Op) -> None:
+        ctx, b = self.ctx, self.ctx.b
+        self._hoist(op)
+        before_block, after_block = (region.blocks[0] for region in op.regions)
+        carried = _Carried(self, op, before_block.args, op.operands)
+        start = b.block
+        head = b.append_basic_block("while.head")
+        inside = b.append_basic_block("while.body")
+        end = b.append_basic_block("while.end")
+        b.branch(head)
+        b.position_at_end(head)
+        carried.enter(start)
+        ctx_scope = ctx.scope()
+        with ctx_scope:
+            carried.bind(before_block.args)
+            self.block(before_block)
+            condition = before_block.ops[-1]
+            passed = []
+            for value in condition.operands[1:]:
+                passed.append(nests.materialise(ctx, value, condition) if value.type.rank else ctx.scalar(value))
+            nests.settle_loads(ctx, condition)
+            b.cbranch(ctx.scalar(condition.operands[0]), inside, end)
+            b.position_at_end(inside)
+            with ctx.scope():
+                for arg, held in zip(after_block.args, passed, strict=True):
+                    ctx.set(arg, held)
+                self.block(after_block)
+                carried.advance(after_block.ops[-1], after_block.ops[-1].operands)
+                carried.close(b.block)
+                b.branch(head)
+        b.position_at_end(end)
+        for result, held in zip(op.results, passed, strict=True):
+            ctx.set(result, held)
+
+    def _if(self, op: ir.Op) -> None:
+        ctx, b = self.ctx, self.ctx.b
+        targets = [
+            ctx.new_buffer(r.type.elem, r.type.shape, ctx.layout.get(r)) if r.type.rank else None for r in op.results
+        ]
+        ways = [b.append_basic_block("then"), b.append_basic_block("else")]
+        end = b.append_basic_block("if.end")
+        b.cbranch(ctx.scalar(op.operands[0]), *ways)
+        arrivals: list[tuple[ll.Block, list[ll.Value | None]]] = []
+        for number, way in enumerate(ways):
+            b.position_at_end(way)
+            scalars: list[ll.Value | None] = []
+            if number < len(op.regions) and op.regions[number].blocks:
+                with ctx.scope():
+                    block = op.regions[number].blocks[0]
+                    self.block(block)
+                    yielded = block.ops[-1]
+                    for value, buffer in zip(yielded.operands if op.results else [], targets, strict=True):
+                        if buffer is not None:
+                            nests.materialise(ctx, value, yielded, into=buffer)
+                    scalars = [
+                        ctx.scalar(v) if buffer is None else None
+                        for v, buffer in zip(yielded.operands if op.results else [], targets, strict=True)
+                    ]
+            arrivals.append((b.block, scalars))
+            b.branch(end)
+        b.position_at_end(end)
+        for place, (result, buffer) in enumerate(zip(op.results, targets, strict=True)):
+            if buffer is not None:
+                ctx.set(result, buffer)
+                continue
+            phi = b.phi(scalar_type(result.type.elem))
+            for block, scalars in arrivals:
+                phi.add_incoming(scalars[place], block)
+            ctx.set(result, phi)
+
+
+class _Carried:
+    """The variables of a loop: phi nodes for scalars, buffers for tensors."""
+
+    def __init__(
+        self, lowering: FunctionLowering, op: ir.Op, args: list[ir.Value], inits: list[ir.Value]
+    ) -> None:
+        self.ctx, self.op = lowering.ctx, op
+        self.args = list(args)
+        self.inits = [None if v.type.rank else self.ctx.scalar(v) for v in inits]
+        self.held: list[ll.Value | Buffer | None] = []
+        self.following: list[ll.Value | None] = []
+        for arg, init in zip(self.args, inits, strict=True):
+            if not arg.type.rank:
+                self.held.append(None)
+                continue
+            buffer = self.ctx.new_buffer(arg.type.elem, arg.type.shape, self._layout(arg, init))
+            with self.ctx.scope():
+                nests.materialise(self.ctx, init, op, into=buffer)
+            self.held.append(buffer)
+
+    def _layout(self, arg: ir.Value, init: ir.Value) -> int | None:
+        wanted = self.ctx.layout.get(arg)
+        if wanted is not None:
+            return wanted
+        held = self.ctx.get(init)
+        if isinstance(held, Buffer) and 1 in held.strides:
+            return held.strides.index(1)
+        return None
+
+    def enter(self, before: ll.Block) -> None:
+        for place, arg in enumerate(self.args):
+            if not arg.type.rank:
+                phi = self.ctx.b.phi(scalar_type(arg.type.elem), arg.name)
+                phi.add_incoming(self.inits[place], before)
+                self.held[place] = phi
+
+    def bind(self, values: list[ir.Value]) -> None:
+        for value, held in zip(values, self.held, strict=True):
+            assert held is not None
+            self.ctx.set(value, held)
+
+    def aim(self, body: ir.Block) -> None:
+        """Let a product that becomes the next value of a variable write into the variable's buffer at once, if nothing
+        after it reads the old value."""
+        ctx, terminator = self.ctx, body.ops[-1]
+        for place, value in enumerate(terminator.operands):
+            held = self.held[place]
+            if not isinstance(held, Buffer) or value.owner is None or value.owner.name != "tt.dot":
+                continue
+            if value.owner not in body.ops or terminator.operands.count(value) != 1:
+                continue
+            old = body.args[1 + place]
+            if schedule.needed_after(ctx, old, value.owner, set()) or not _only_at_own_point(old, value.owner):
+                continue
+            ctx.destination[value] = held
+
+    def advance(self, terminator: ir.Op, values: list[ir.Value]) -> None:
+        """Give every variable its next value; none is overwritten while another still needs it."""
+        ctx = self.ctx
+        waiting = {}
+        for place, (value, held) in enumerate(zip(values, self.held, strict=True)):
+            if isinstance(held, Buffer) and ctx.get(value) is not held:
+                waiting[place] = value
+        buffers = {place: held for place, held in enumerate(self.held) if isinstance(held, Buffer)}
+        while waiting:
+            reads = {place: self._reads(value, buffers) for place, value in waiting.items()}
+            ready = [
+                place for place in waiting
+                if not any(place in reads[other] for other in waiting if other != place)
+                and (place not in reads[place] or self._in_place(waiting[place], buffers[place]))
+            ]  # fmt: skip
+            if ready:
+                for place in ready[:1]:
+                    with ctx.scope():
+                        nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
+                continue
+            place = next(iter(waiting))
+            value = waiting[place]
+            copy = ctx.new_buffer(value.type.elem, value.type.shape)
+            nests.materialise(ctx, value, terminator, into=copy)
+        self.following = [None if v.type.rank else ctx.scalar(v) for v in values]
+
+    def _reads(self, value: ir.Value, buffers: dict[int, Buffer]) -> set[int]:
+        """The variables whose old value evaluating `value` reads."""
+        ctx = self.ctx
+        touched = {ctx.get(value)}
+        for node in schedule.lazy_nodes(ctx, [value]):
+            assert node.owner is not None
+            touched |= {ctx.get(o) for o in node.owner.operands}
+        memories = {held.memory for held in touched if isinstance(held, Buffer)}
+        return {place for place, buffer in buffers.items() if buffer.memory in memories}
+
+    def _in_place(self, value: ir.Value, buffer: Buffer) -> bool:
+        """Whether each element of `buffer` is read only where it is then written."""
+        ctx = self.ctx
+        nodes = schedule.identity_nodes(ctx, [value])
+        for node in schedule.lazy_nodes(ctx, [value]):
+            assert node.owner is not None
+            for operand in node.owner.operands:
+                held = ctx.get(operand)
+                if isinstance(held, Buffer) and held.memory is buffer.memory:
+                    if node not in nodes or node.owner.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape",
+                                                                "tt.join", "tt.split", "tt.cat"):
+                        return False
+        return True
+
+    def close(self, block: ll.Block) -> None:
+        for held, value in zip(self.held, self.following, strict=True):
+            if not isinstance(held, Buffer):
+                assert held is not None
+                held.add_incoming(value, block)
+
+
+def _only_at_own_point(old: ir.Value, dot: ir.Op) -> bool:
+    """Whether the product reads the old value only as its accumulator, element by element."""
+    value = dot.operands[2]
+    stack, through_shape = [(value, False)], False
+    while stack:
+        current, moved = stack.pop()
+        if current is old:
+            through_shape |= moved
+            continue
+        op = current.owner
+        if op is None:
+            continue
+        changes = op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.join", "tt.split", "tt.cat")
+        if not is_eager(op):
+            stack.extend((o, moved or changes) for o in op.operands)
+    return not through_shape
+
+
+def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return any(n > 1 and s != t for s, t, n in zip(strides, other, shape, strict=True))
+
+
+def _can_evaluate(op: ir.Op) -> bool:
+    known = ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.splat", "arith.constant", "tt.make_range",
+             "tt.load", "tt.join", "tt.split", "tt.cat", "ub.poison")  # fmt: skip
+    return op.name in known or elementwise.supported(op.name)
+
+

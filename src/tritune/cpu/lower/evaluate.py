@@ -1,0 +1,199 @@
+"""Evaluates lazy tensors at one point of a loop nest.
+
+`Nest.at(value, point)` walks from a consumer back to what is in memory or in scalar registers, emitting each operation
+once per point. Shape operations cost nothing: they only change the point that is asked for.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir as ll
+
+from ...errors import CompileError
+from .. import ir
+from . import elementwise, lanes as lane_math, memory
+from .context import ZERO, Buffer, Context, Index, Point
+from .lanes import Lane, to_vector, vector
+from .llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
+from .usage import is_index, is_trivial_reshape
+
+_SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
+
+
+def move_point(op: ir.Op, point: Point) -> Point:
+    """Where the operand of a shape operation is asked for when its result is asked for at `point`."""
+    if op.name == "tt.expand_dims":
+        axis = op.attrs["axis"]
+        return (*point[:axis], *point[axis + 1 :])
+    shape = op.operands[0].type.shape
+    if op.name == "tt.broadcast":
+        return tuple(ZERO if n == 1 else p for n, p in zip(shape, point, strict=True))
+    if op.name == "tt.trans":
+        moved: list[Index] = [ZERO] * len(point)
+        for out, source in enumerate(op.attrs["order"]):
+            moved[source] = point[out]
+        return tuple(moved)
+    assert is_trivial_reshape(op)
+    moving = iter([p for n, p in zip(op.result.type.shape, point, strict=True) if n > 1])
+    return tuple(next(moving) if n > 1 else ZERO for n in shape)
+
+
+class Assumptions:
+    """What has been checked for the whole tile before the nest, and may be relied on inside."""
+
+    def __init__(self) -> None:
+        self.true_masks: set[ir.Value] = set()
+        self.unwrapped: dict[ir.Op, ll.Value] = {}
+
+
+class Nest:
+    def __init__(self, ctx: Context, lanes: int, assumptions: Assumptions | None = None) -> None:
+        self.ctx = ctx
+        self.lanes = lanes
+        self.assumptions = assumptions or Assumptions()
+        self._memo: dict[tuple[ir.Value, Point], Lane] = {}
+
+    def fresh(self) -> None:
+        """Start at a new place in the code: nothing evaluated before is at hand there."""
+        self._memo.clear()
+
+    def at(self, value: ir.Value, point: Point) -> Lane:
+        key = (value, point)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._evaluate(value, point)
+        return found
+
+    def _evaluate(self, value: ir.Value, point: Point) -> Lane:
+        ctx = self.ctx
+        held = ctx.get(value)
+        if isinstance(held, Buffer):
+            return memory.load_buffer(ctx, held, point, self.lanes)
+        if held is not None:
+            return Lane(held)
+        op = value.owner
+        assert op is not None, f"{value} is nowhere"
+        name = op.name
+        if name in _SHAPE_OPS:
+            return self.at(op.operands[0], move_point(op, point))
+        if name == "tt.splat":
+            return Lane(ctx.scalar(op.operands[0]))
+        if name == "arith.constant":
+            return Lane(constant_value(op))
+        if name == "tt.make_range":
+            start = ctx.b.add(ctx.b.trunc(point[0].at, I32), ll.Constant(I32, op.attrs["start"]))
+            return Lane(start, 1 if point[0].lane else 0)
+        if name == "tt.load":
+            return self._load(op, point)
+        special = {"tt.join": self._join, "tt.split": self._split, "tt.cat": self._cat}.get(name)
+        if special is not None:
+            return special(op, value, point)
+        if name == "ub.poison":
+            return Lane(ll.Constant(scalar_type(value.type.elem), ll.Undefined))
+        return self.apply(op, [self.at(o, point) for o in op.operands])
+
+    def apply(self, op: ir.Op, args: list[Lane]) -> Lane:
+        """One elementwise operation, kept uniform or affine where it can be."""
+        affine = self._apply_affine(op, args)
+        if affine is not None:
+            return affine
+        if all(a.uniform for a in args):
+            return Lane(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
+        return vector(elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args]))
+
+    def _apply_affine(self, op: ir.Op, args: list[Lane]) -> Lane | None:
+        if all(a.uniform for a in args) and op not in self.assumptions.unwrapped:
+            return None
+        e, name = self.ctx.e, op.name
+        if op.results and op.result.type.elem == "i1":
+            return None
+        if name in ("arith.addi", "arith.subi"):
+            return lane_math.add(e, args[0], args[1], negate=name == "arith.subi")
+        if name == "arith.muli":
+            return lane_math.multiply(e, args[0], args[1])
+        if name in ("arith.extsi", "arith.extui"):
+            if op.operands[0].type.bits < 32 or not is_index(self.ctx.usage, op.result):
+                return None
+            return lane_math.resize(e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi")
+        if name == "tt.addptr":
+            pointee = op.result.type.pointee
+            assert pointee is not None
+            offset = lane_math.resize(e, args[1], I64, True)
+            size = Lane(i64(memory_bytes(pointee.elem)))
+            scaled = offset and lane_math.multiply(e, offset, size)
+            return scaled and lane_math.add(e, args[0], scaled)
+        if name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
+            same = scalar_type(op.operands[0].type.elem) == scalar_type(op.result.type.elem)
+            return args[0] if same and args[0].affine else None
+        if op in self.assumptions.unwrapped and args[0].affine:
+            taken = lane_math.resize(e, Lane(self.assumptions.unwrapped[op]), args[0].x.type, True)
+            assert taken is not None
+            return lane_math.add(e, args[0], taken, negate=True)
+        return None
+
+    def mask_at(self, mask: ir.Value, point: Point) -> Lane | None:
+        """The mask at a point; None where it is known to be true."""
+        if mask in self.assumptions.true_masks:
+            return None
+        lane = self.at(mask, point)
+        if isinstance(lane.x, ll.Constant) and lane.uniform and lane.x.constant in (1, -1, True):
+            return None
+        return lane
+
+    def _load(self, op: ir.Op, point: Point) -> Lane:
+        pointee = op.operands[0].type.pointee
+        assert pointee is not None
+        address = self.at(op.operands[0], point)
+        mask = self.mask_at(op.operands[1], point) if len(op.operands) > 1 else None
+        other = self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
+        return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
+
+    def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        e, b = self.ctx.e, self.ctx.b
+        which = point[-1]
+        if which.lane:
+            pair = tuple(Index(p.at) for p in point[:-1])
+            first, second = (self.at(o, pair) for o in op.operands)
+            return vector(e.join_lanes([first.x, second.x]))
+        first, second = (self.at(o, point[:-1]) for o in op.operands)
+        condition = b.icmp_unsigned("==", which.at, i64(0))
+        if first.uniform and second.uniform:
+            return Lane(b.select(condition, first.x, second.x))
+        x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
+        return vector(b.select(condition, x, y))
+
+    def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
+
+    def _cat(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        """Both halves are powers of two, so a vector never straddles them."""
+        e, b = self.ctx.e, self.ctx.b
+        half = op.operands[0].type.shape[0]
+        where = point[0]
+        wrapped = Index(b.and_(where.at, i64(half - 1)), where.lane)
+        first, second = (self.at(o, (wrapped, *point[1:])) for o in op.operands)
+        condition = b.icmp_unsigned("<", where.at, i64(half))
+        if first.uniform and second.uniform:
+            return Lane(b.select(condition, first.x, second.x))
+        x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
+        return vector(b.select(condition, x, y))
+
+
+def constant_value(op: ir.Op) -> ll.Constant:
+    """The scalar of an `arith.constant` (a splat, if it is a tensor)."""
+    number, elem = op.attrs["value"], op.results[0].type.elem
+    if isinstance(number, list):
+        raise CompileError(op.name, "a constant tensor with different elements", str(op.loc))
+    if elem in ("bf16", "f8E4M3FN", "f8E5M2"):
+        number = float_bits(float(number), elem)
+    elif op.results[0].type.is_float:
+        number = float(number)
+    return constant(vector_of(scalar_type(elem), 1), number)
+
+
+def float_bits(number: float, elem: str) -> int:
+    """The bit pattern of a constant that is exact in the narrow format."""
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}[elem]
+    raw = torch.tensor(number, dtype=torch.float64).to(dtype)
+    return int(raw.view(torch.int16 if elem == "bf16" else torch.int8).item())

@@ -1,0 +1,157 @@
+"""LLVM types of the backend's element types, and the few building blocks every lowering uses: loops, slots, splats.
+
+Element types and what holds them in a register:
+
+| element | LLVM | | element | LLVM |
+|---|---|---|---|---|
+| i1..i64 | i1..i64 | | bf16 | i16 (bits; LLVM's bfloat becomes libcalls on most CPUs) |
+| ptr | i64 | | fp8 | i8 (bits) |
+| f16 | half | | f32, f64 | float, double |
+
+In memory an i1 takes a byte; everything else is as in the register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir as ll
+
+from .. import ir
+
+I1, I8, I16, I32, I64, I128 = (ll.IntType(n) for n in (1, 8, 16, 32, 64, 128))
+HALF, FLOAT, DOUBLE = ll.HalfType(), ll.FloatType(), ll.DoubleType()
+PTR = ll.PointerType()
+
+_ELEMENTS: dict[str, ll.Type] = {
+    "i1": I1, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "ptr": I64,
+    "f16": HALF, "bf16": I16, "f32": FLOAT, "f64": DOUBLE, "f8E4M3FN": I8, "f8E5M2": I8,
+}  # fmt: skip
+
+
+def scalar_type(elem: str) -> ll.Type:
+    return _ELEMENTS[elem]
+
+
+def memory_type(elem: str) -> ll.Type:
+    """How one element lies in memory."""
+    return I8 if elem == "i1" else _ELEMENTS[elem]
+
+
+def memory_bytes(elem: str) -> int:
+    return max(1, ir.BITS[elem] // 8)
+
+
+def vector_of(scalar: ll.Type, lanes: int) -> ll.Type:
+    """`lanes` of `scalar`; the scalar itself for one lane."""
+    return scalar if lanes == 1 else ll.VectorType(scalar, lanes)
+
+
+def lanes_of(value_type: ll.Type) -> int:
+    return value_type.count if isinstance(value_type, ll.VectorType) else 1
+
+
+def element_of(value_type: ll.Type) -> ll.Type:
+    return value_type.element if isinstance(value_type, ll.VectorType) else value_type
+
+
+def constant(value_type: ll.Type, number: Any) -> ll.Constant:
+    """The number in every lane of the type."""
+    if isinstance(value_type, ll.VectorType):
+        return ll.Constant(value_type, [number] * value_type.count)
+    return ll.Constant(value_type, number)
+
+
+def i64(number: int) -> ll.Constant:
+    return ll.Constant(I64, number)
+
+
+class Emitter:
+    """An IRBuilder at the place where code is being written, plus the function's entry block for stack slots."""
+
+    def __init__(self, function: ll.Function) -> None:
+        self.function = function
+        self.module: ll.Module = function.module
+        self.entry = function.append_basic_block("entry")
+        self.slots = ll.IRBuilder(self.entry)
+        body = function.append_basic_block("body")
+        self.entry_branch = ll.IRBuilder(self.entry).branch(body)
+        self.b = ll.IRBuilder(body)
+
+    def slot(self, value_type: ll.Type, count: int = 1, align: int = 0, name: str = "") -> ll.Value:
+        """Stack memory that lives as long as the program instance."""
+        self.slots.position_before(self.entry_branch)
+        memory = self.slots.alloca(value_type, i64(count) if count != 1 else None, name=name)
+        memory.type = PTR  # llvmlite still gives it a typed pointer
+        if align:
+            memory.align = align
+        return memory
+
+    @contextmanager
+    def loop(self, count: int, step: int = 1, name: str = "i") -> Iterator[ll.Value]:
+        """`for i in range(0, count, step)` with a constant trip count; no loop at all for a single trip."""
+        if count <= step:
+            yield i64(0)
+            return
+        before = self.b.block
+        head = self.b.append_basic_block(f"{name}.head")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64, name)
+        index.add_incoming(i64(0), before)
+        yield index
+        following = self.b.add(index, i64(step), flags=("nuw", "nsw"))
+        index.add_incoming(following, self.b.block)
+        end = self.b.append_basic_block(f"{name}.end")
+        self.b.cbranch(self.b.icmp_unsigned("<", following, i64(count)), head, end)
+        self.b.position_at_end(end)
+
+    def splat(self, scalar: ll.Value, lanes: int) -> ll.Value:
+        if lanes == 1:
+            return scalar
+        vector = vector_of(scalar.type, lanes)
+        if isinstance(scalar, ll.Constant) and scalar.constant is not ll.Undefined:
+            return ll.Constant(vector, [scalar.constant] * lanes)
+        undef = ll.Constant(vector, ll.Undefined)
+        first = self.b.insert_element(undef, scalar, ll.Constant(I32, 0))
+        return self.b.shuffle_vector(first, undef, ll.Constant(ll.VectorType(I32, lanes), [0] * lanes))
+
+    def iota(self, scalar: ll.Type, lanes: int) -> ll.Constant:
+        return ll.Constant(ll.VectorType(scalar, lanes), list(range(lanes)))
+
+    def extract(self, vector: ll.Value, lane: int) -> ll.Value:
+        if not isinstance(vector.type, ll.VectorType):
+            return vector
+        return self.b.extract_element(vector, ll.Constant(I32, lane))
+
+    def join_lanes(self, scalars: list[ll.Value]) -> ll.Value:
+        if len(scalars) == 1:
+            return scalars[0]
+        vector: ll.Value = ll.Constant(ll.VectorType(scalars[0].type, len(scalars)), ll.Undefined)
+        for lane, scalar in enumerate(scalars):
+            vector = self.b.insert_element(vector, scalar, ll.Constant(I32, lane))
+        return vector
+
+    def intrinsic(self, name: str, result: ll.Type, args: list[ll.Value], overload: list[ll.Type] | None = None):
+        """Call `llvm.<name>` with the overload suffixes of the given types (the result's, by default)."""
+        suffixes = ".".join(_mangle(t) for t in (overload or [result]))
+        kind = ll.FunctionType(result, [a.type for a in args])
+        return self.b.call(declare(self.module, f"llvm.{name}.{suffixes}", kind), args)
+
+    def address(self, integer: ll.Value) -> ll.Value:
+        return self.b.inttoptr(integer, PTR)
+
+
+def declare(module: ll.Module, name: str, kind: ll.FunctionType) -> ll.Function:
+    found = module.globals.get(name)
+    return found if found is not None else ll.Function(module, kind, name)
+
+
+def _mangle(t: ll.Type) -> str:
+    if isinstance(t, ll.VectorType):
+        return f"v{t.count}{_mangle(t.element)}"
+    if isinstance(t, ll.PointerType):
+        return "p0"
+    return {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}.get(t) or f"i{t.width}"

@@ -1,0 +1,206 @@
+"""Writes loop nests: tensors into buffers, tensors into memory, reductions, and per-element effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir as ll
+
+from .. import ir
+from . import memory, schedule
+from .context import Buffer, Context, Index, Point
+from .evaluate import Assumptions, Nest
+from .lanes import Lane
+from .llvm import i64
+from .schedule import Plan
+from .tiles import Tiles
+
+
+def prepare(ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...]) -> None:
+    """Put what the nest would otherwise compute over and over into buffers first."""
+    size = 1
+    for n in shape:
+        size *= n
+    for value in reversed(schedule.lazy_nodes(ctx, values)):
+        op = value.owner
+        assert op is not None
+        if op.name != "tt.broadcast" or ctx.get(value) is not None:
+            continue
+        source = op.operands[0]
+        while source.owner is not None and source.owner.name in ("tt.expand_dims", "tt.reshape", "tt.trans"):
+            if ctx.get(source) is not None:
+                break
+            source = source.owner.operands[0]
+        if ctx.get(source) is None and source.type.rank and schedule.cost(ctx, source) >= schedule.COSTLY:
+            materialise(ctx, source, root)
+
+
+def plan_nest(
+    ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...], lane_dim: int | None = None,
+    extra: list[schedule.Access] | None = None, elem_bits: int = 32,
+) -> Plan:  # fmt: skip
+    """Prepare a nest over `shape` that evaluates `values` for `root`."""
+    prepare(ctx, root, values, shape)
+    if lane_dim is None:
+        found = schedule.accesses(ctx, values, len(shape)) + (extra or [])
+        lane_dim = schedule.best_lane_dim(ctx, shape, found)
+    lanes = min(ctx.lanes(elem_bits), shape[lane_dim])
+    plan = Plan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
+    for tap in schedule.choose_taps(ctx, root, values, shape):
+        fastest = ctx.layout.get(tap, lane_dim)
+        plan.taps[tap] = ctx.new_buffer(tap.type.elem, shape, fastest)
+    return plan
+
+
+def keep_taps(ctx: Context, plan: Plan) -> None:
+    """From here on the stored tensors are read from their buffers."""
+    for value, buffer in plan.taps.items():
+        ctx.set(value, buffer)
+
+
+def store_taps(nest: Nest, plan: Plan, point: Point) -> None:
+    for value, buffer in plan.taps.items():
+        memory.store_buffer(nest.ctx, buffer, point, nest.at(value, point), nest.lanes)
+
+
+def over_points(ctx: Context, plan: Plan, nest: Nest, body: Callable[[Point], None]) -> None:
+    """The loops of an elementwise nest: lanes innermost."""
+    order = [d for d in range(len(plan.shape)) if d != plan.lane_dim] + [plan.lane_dim]
+    at: dict[int, Index] = {}
+
+    def descend(depth: int) -> None:
+        if depth == len(order):
+            nest.fresh()
+            body(tuple(at[d] for d in range(len(plan.shape))))
+            return
+        dim = order[depth]
+        is_lane = dim == plan.lane_dim
+        with ctx.e.loop(plan.shape[dim], plan.lanes if is_lane else 1, f"d{dim}") as index:
+            at[dim] = Index(index, is_lane and plan.lanes > 1)
+            descend(depth + 1)
+
+    descend(0)
+
+
+def materialise(
+    ctx: Context, value: ir.Value, root: ir.Op, into: Buffer | None = None, fastest: int | None = None
+) -> Buffer:
+    """Compute a lazy tensor into a buffer, and read it from there from now on."""
+    held = ctx.get(value)
+    if isinstance(held, Buffer) and into is None and (fastest is None or _contiguous_along(held, fastest)):
+        return held
+    shape = value.type.shape
+    wanted = fastest if fastest is not None else ctx.layout.get(value)
+    extra = []
+    if into is not None:
+        extra = [schedule.Access(list(into.strides), 2.0)]
+    lane_dim = wanted if into is None else None
+    plan = plan_nest(ctx, root, [value], shape, lane_dim, extra, value.type.bits if value.type.is_float else 32)
+    buffer = into or ctx.new_buffer(value.type.elem, shape, plan.lane_dim)
+
+    def emit(assumptions: Assumptions, careful: bool) -> None:
+        nest = Nest(ctx, plan.lanes, assumptions)
+
+        def body(point: Point) -> None:
+            memory.store_buffer(ctx, buffer, point, nest.at(value, point), plan.lanes)
+            store_taps(nest, plan, point)
+
+        over_points(ctx, plan, nest, body)
+
+    schedule.versioned(ctx, plan.nodes, [], emit)
+    keep_taps(ctx, plan)
+    ctx.set(value, buffer)
+    return buffer
+
+
+def _contiguous_along(buffer: Buffer, dim: int) -> bool:
+    return buffer.strides[dim] == 1 or buffer.shape[dim] == 1
+
+
+def settle_loads(ctx: Context, op: ir.Op) -> None:
+    """Before memory changes: read what was to be read before, if anything still needs it afterwards."""
+    for value in ctx.pending_loads():
+        if schedule.needed_after(ctx, value, op, set()):
+            materialise(ctx, value, op)
+
+
+def emit_store(ctx: Context, op: ir.Op) -> None:
+    pointer, value = op.operands[:2]
+    mask = op.operands[2] if len(op.operands) > 2 else None
+    pointee = pointer.type.pointee
+    assert pointee is not None
+    if pointer.type.rank == 0:
+        store_scalar(ctx, pointer, value, mask)
+        return
+    shape = pointer.type.shape
+    roots = [pointer, value] + ([mask] if mask is not None else [])
+    tiles = Tiles(ctx)
+    prepare(ctx, op, roots, shape)
+    # A tensor is read completely before anything of it is written: prove that the order does not matter, or read first.
+    reads = schedule.loads_in(schedule.lazy_nodes(ctx, roots))
+    conditions = []
+    for read in list(reads):
+        assert read.owner is not None
+        apart = tiles.separate(read.owner.operands[0], pointer)
+        if apart is None:
+            materialise(ctx, read, op)
+        else:
+            conditions.append(apart)
+    extra = [schedule.Access(list(ctx.usage.steps(pointer)), 2.0)]
+    bits = pointee.bits if pointee.is_float else 32
+    plan = plan_nest(ctx, op, roots, shape, None, extra, bits)
+
+    def emit(assumptions: Assumptions, careful: bool) -> None:
+        if careful:
+            for read in schedule.loads_in(schedule.lazy_nodes(ctx, roots)):
+                materialise(ctx, read, op)
+        nest = Nest(ctx, plan.lanes, assumptions)
+
+        def body(point: Point) -> None:
+            address = nest.at(pointer, point)
+            active = nest.mask_at(mask, point) if mask is not None else None
+            written = nest.at(value, point)
+            memory.store(ctx, address, written, active, pointee.elem, plan.lanes)
+            store_taps(nest, plan, point)
+
+        over_points(ctx, plan, nest, body)
+
+    schedule.versioned(ctx, plan.nodes, [mask] if mask is not None else [], emit, tiles, conditions)
+    keep_taps(ctx, plan)
+
+
+def store_scalar(ctx: Context, pointer: ir.Value, value: ir.Value, mask: ir.Value | None) -> None:
+    pointee = pointer.type.pointee
+    assert pointee is not None
+    active = Lane(ctx.scalar(mask)) if mask is not None else None
+    memory.store(ctx, Lane(ctx.scalar(pointer)), Lane(ctx.scalar(value)), active, pointee.elem, 1)
+
+
+def load_scalar(ctx: Context, op: ir.Op) -> ll.Value:
+    pointee = op.operands[0].type.pointee
+    assert pointee is not None
+    args = [Lane(ctx.scalar(o)) for o in op.operands]
+    mask = args[1] if len(args) > 1 else None
+    other = args[2] if len(args) > 2 else None
+    return memory.load(ctx, args[0], mask, other, pointee.elem, 1).x
+
+
+def each_element(
+    ctx: Context, root: ir.Op, values: list[ir.Value], body: Callable[[Nest, Point], None]
+) -> None:
+    """Run `body` for every element in order, one at a time: for effects that have an order or a lock."""
+    shape = values[0].type.shape
+    prepare(ctx, root, values, shape)
+    nest = Nest(ctx, 1)
+    plan = Plan(shape, max(len(shape) - 1, 0), 1, [])
+    if not shape:
+        nest.fresh()
+        body(nest, ())
+        return
+    over_points(ctx, plan, nest, lambda point: body(nest, point))
+
+
+def element_zero(value: ir.Value) -> Point:
+    return tuple(Index(i64(0)) for _ in value.type.shape)
+
+

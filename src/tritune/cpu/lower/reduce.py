@@ -1,0 +1,305 @@
+"""Reductions and scans along one axis, with any combine function.
+
+If the lanes run along another dimension than the reduced one, every lane keeps its own accumulator and the reduction
+is a plain loop (*vertical*). If they run along the reduced one, each lane reduces its share and the lanes are combined
+in a tree at the end (*horizontal*). Like Triton itself this takes the combine function to be associative and
+commutative.
+"""
+
+from __future__ import annotations
+
+import math
+
+from llvmlite import ir as ll
+
+from ...errors import CompileError
+from .. import ir
+from . import memory, nests
+from .context import Buffer, Context, Index, Point
+from .evaluate import Assumptions, Nest, constant_value
+from .lanes import Lane, to_vector, vector
+from .llvm import I32, constant, i64, scalar_type, vector_of
+from .schedule import Plan, versioned
+
+#: Independent accumulators that hide the latency of the combine function.
+_UNROLL = 4
+
+_INFINITY = math.inf
+_IDENTITIES: dict[str, float | int] = {
+    "arith.addf": -0.0, "arith.mulf": 1.0, "arith.addi": 0, "arith.muli": 1,
+    "arith.andi": -1, "arith.ori": 0, "arith.xori": 0,
+    "arith.maxnumf": math.nan, "arith.minnumf": math.nan,
+    "arith.maximumf": -_INFINITY, "arith.minimumf": _INFINITY,
+}  # fmt: skip
+
+
+def combine(nest: Nest, op: ir.Op, first: list[Lane], second: list[Lane]) -> list[Lane]:
+    """Call the reduction's region on two partial results."""
+    block = op.regions[0].blocks[0]
+    if len(op.regions[0].blocks) != 1:
+        raise CompileError(op.name, "a combine function with branches", str(op.loc))
+    known: dict[ir.Value, Lane] = dict(zip(block.args, [*first, *second], strict=True))
+
+    def value_of(value: ir.Value) -> Lane:
+        found = known.get(value)
+        return found if found is not None else Lane(nest.ctx.scalar(value))
+
+    for inner in block.ops:
+        if inner.name in ("tt.reduce.return", "tt.scan.return"):
+            return [value_of(o) for o in inner.operands]
+        if inner.name == "arith.constant":
+            known[inner.result] = Lane(constant_value(inner))
+        elif inner.regions or len(inner.results) != 1:
+            raise CompileError(inner.name, "not possible inside a combine function", str(inner.loc))
+        else:
+            known[inner.result] = nest.apply(inner, [value_of(o) for o in inner.operands])
+    raise CompileError(op.name, "a combine function without a result", str(op.loc))
+
+
+def _identity(op: ir.Op) -> float | int | None:
+    """The neutral element of a combine function that is one known operation on its two arguments."""
+    block = op.regions[0].blocks[0]
+    if len(op.operands) != 1 or len(block.ops) != 2:
+        return None
+    inner = block.ops[0]
+    if set(inner.operands) != set(block.args) or block.ops[1].operands != inner.results:
+        return None
+    elem = op.operands[0].type.elem
+    if elem in ("f8E4M3FN", "f8E5M2", "bf16"):
+        return None
+    if inner.name in ("arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui"):
+        bits = ir.BITS[elem]
+        top = (1 << (bits - 1)) - 1
+        return {"maxsi": -top - 1, "minsi": top, "maxui": 0, "minui": -1}[inner.name[6:]]
+    return _IDENTITIES.get(inner.name)
+
+
+class _Accumulators:
+    """Partial results in stack slots, which LLVM turns into registers."""
+
+    def __init__(self, nest: Nest, op: ir.Op, lanes: int, start: float | int | None) -> None:
+        self.nest, self.op, self.lanes = nest, op, lanes
+        ctx = nest.ctx
+        self.kinds = [vector_of(scalar_type(o.type.elem), lanes) for o in op.operands]
+        self.slots = [ctx.e.slot(kind, align=64) for kind in self.kinds]
+        if start is not None:
+            ctx.b.store(constant(self.kinds[0], start), self.slots[0])
+
+    def get(self) -> list[Lane]:
+        lanes = [self.nest.ctx.b.load(s, typ=k) for s, k in zip(self.slots, self.kinds, strict=True)]
+        return [Lane(x) if self.lanes == 1 else vector(x) for x in lanes]
+
+    def put(self, values: list[Lane]) -> None:
+        for slot, value in zip(self.slots, values, strict=True):
+            self.nest.ctx.b.store(to_vector(self.nest.ctx.e, value, self.lanes), slot)
+
+    def add(self, values: list[Lane]) -> None:
+        wide = [_widened(self.nest, v, self.lanes) for v in values]
+        self.put(combine(self.nest, self.op, self.get(), wide))
+
+
+def _widened(nest: Nest, value: Lane, lanes: int) -> Lane:
+    x = to_vector(nest.ctx.e, value, lanes)
+    return Lane(x) if lanes == 1 else vector(x)
+
+
+def emit_reduce(ctx: Context, op: ir.Op) -> None:
+    shape, axis = op.operands[0].type.shape, op.attrs["axis"]
+    values = list(op.operands)
+    bits = max(v.type.bits if v.type.is_float else 32 for v in values)
+    plan = nests.plan_nest(ctx, op, values, shape, None, None, bits)
+    outputs = [
+        ctx.new_buffer(r.type.elem, r.type.shape or (1,), _output_layout(ctx, plan, axis, r)) for r in op.results
+    ]
+
+    def emit(assumptions: Assumptions, careful: bool) -> None:
+        nest = Nest(ctx, plan.lanes, assumptions)
+        if plan.lane_dim == axis:
+            _horizontal(nest, op, plan, outputs)
+        else:
+            _vertical(nest, op, plan, outputs)
+
+    versioned(ctx, plan.nodes, [], emit)
+    nests.keep_taps(ctx, plan)
+    for result, buffer in zip(op.results, outputs, strict=True):
+        if result.type.rank:
+            ctx.set(result, buffer)
+        else:
+            ctx.set(result, memory.load_buffer(ctx, buffer, (Index(i64(0)),), 1).x)
+
+
+def _output_layout(ctx: Context, plan: Plan, axis: int, result: ir.Value) -> int | None:
+    if not result.type.rank or plan.lane_dim == axis:
+        return None
+    return plan.lane_dim - (plan.lane_dim > axis)
+
+
+def _without(point: Point, axis: int) -> Point:
+    """The place in the result; a result without dimensions lies in a buffer of one element."""
+    return (*point[:axis], *point[axis + 1 :]) or (Index(i64(0)),)
+
+
+def _read(nest: Nest, op: ir.Op, plan: Plan, point: Point) -> list[Lane]:
+    nest.fresh()
+    values = [nest.at(v, point) for v in op.operands]
+    nests.store_taps(nest, plan, point)
+    return values
+
+
+def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+    """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis innermost."""
+    ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
+    group = max(1, min(_UNROLL, plan.shape[lane_dim] // lanes))
+    outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
+    start = _identity(op)
+    at: dict[int, ll.Value] = {}
+
+    def point_of(chunk: int, along: ll.Value) -> Point:
+        b = ctx.b
+        place = {**at, axis: along, lane_dim: b.add(at[lane_dim], i64(chunk * lanes))}
+        return tuple(Index(place[d], d == lane_dim and lanes > 1) for d in range(len(plan.shape)))
+
+    def accumulate() -> None:
+        sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
+        if start is None:
+            for chunk, partial in enumerate(sums):
+                values = _read(nest, op, plan, point_of(chunk, i64(0)))
+                partial.put([_widened(nest, v, lanes) for v in values])
+        skipped = 0 if start is not None else 1
+        if plan.shape[axis] > skipped:
+            with ctx.e.loop(plan.shape[axis] - skipped, 1, "reduce") as index:
+                along = ctx.b.add(index, i64(skipped)) if skipped else index
+                for chunk, partial in enumerate(sums):
+                    partial.add(_read(nest, op, plan, point_of(chunk, along)))
+        for chunk, partial in enumerate(sums):
+            place = _without(point_of(chunk, i64(0)), axis)
+            for buffer, value in zip(outputs, partial.get(), strict=True):
+                memory.store_buffer(ctx, buffer, place, value, lanes)
+
+    def descend(depth: int) -> None:
+        if depth == len(outer):
+            with ctx.e.loop(plan.shape[lane_dim], lanes * group, "lanes") as index:
+                at[lane_dim] = index
+                accumulate()
+            return
+        with ctx.e.loop(plan.shape[outer[depth]], 1, f"d{outer[depth]}") as index:
+            at[outer[depth]] = index
+            descend(depth + 1)
+
+    descend(0)
+
+
+def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined in a tree when the row ends."""
+    ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
+    group = max(1, min(_UNROLL, plan.shape[axis] // lanes))
+    outer = [d for d in range(len(plan.shape)) if d != axis]
+    start = _identity(op)
+    at: dict[int, ll.Value] = {}
+
+    def point_of(along: ll.Value, chunk: int) -> Point:
+        place = {**at, axis: ctx.b.add(along, i64(chunk * lanes)) if chunk else along}
+        return tuple(Index(place[d], d == axis and lanes > 1) for d in range(len(plan.shape)))
+
+    def accumulate() -> None:
+        sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
+        skipped = 0
+        if start is None:
+            skipped = group * lanes
+            for chunk, partial in enumerate(sums):
+                values = _read(nest, op, plan, point_of(i64(0), chunk))
+                partial.put([_widened(nest, v, lanes) for v in values])
+        if plan.shape[axis] > skipped:
+            with ctx.e.loop(plan.shape[axis] - skipped, group * lanes, "reduce") as index:
+                along = ctx.b.add(index, i64(skipped)) if skipped else index
+                for chunk, partial in enumerate(sums):
+                    partial.add(_read(nest, op, plan, point_of(along, chunk)))
+        total = sums[0].get()
+        for partial in sums[1:]:
+            total = combine(nest, op, total, partial.get())
+        total = _across_lanes(nest, op, total, lanes)
+        place = tuple(Index(p.at) for p in _without(point_of(i64(0), 0), axis))
+        for buffer, value in zip(outputs, total, strict=True):
+            memory.store_buffer(ctx, buffer, place, value, 1)
+
+    def descend(depth: int) -> None:
+        if depth == len(outer):
+            accumulate()
+            return
+        with ctx.e.loop(plan.shape[outer[depth]], 1, f"d{outer[depth]}") as index:
+            at[outer[depth]] = index
+            descend(depth + 1)
+
+    descend(0)
+
+
+def _across_lanes(nest: Nest, op: ir.Op, values: list[Lane], lanes: int) -> list[Lane]:
+    """Combine the upper half of the lanes with the lower half until one is left."""
+    ctx = nest.ctx
+    while lanes > 1:
+        half = lanes // 2
+
+        def part(value: Lane, first: int, width: int = half, of: int = lanes) -> Lane:
+            x = to_vector(ctx.e, value, of)
+            if width == 1:
+                return Lane(ctx.e.extract(x, first))
+            chosen = ll.Constant(ll.VectorType(I32, width), list(range(first, first + width)))
+            return vector(ctx.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined), chosen))
+
+        narrow = Nest(ctx, half, nest.assumptions)
+        values = combine(narrow, op, [part(v, 0) for v in values], [part(v, half) for v in values])
+        lanes = half
+    return values
+
+
+def emit_scan(ctx: Context, op: ir.Op) -> None:
+    """An inclusive scan: in order along the axis, vector lanes along another dimension where there is one."""
+    shape, axis = op.operands[0].type.shape, op.attrs["axis"]
+    others = [d for d in range(len(shape)) if d != axis and shape[d] > 1]
+    lane_dim = max(others, key=lambda d: shape[d]) if others else axis
+    plan = nests.plan_nest(ctx, op, list(op.operands), shape, lane_dim)
+    if not others:
+        plan.lanes = 1
+    outputs = [ctx.new_buffer(r.type.elem, shape, plan.lane_dim) for r in op.results]
+    reverse = bool(op.attrs.get("reverse"))
+
+    def emit(assumptions: Assumptions, careful: bool) -> None:
+        nest = Nest(ctx, plan.lanes, assumptions)
+        outer = [d for d in range(len(shape)) if d not in (axis, lane_dim)]
+        outer += [lane_dim] if lane_dim != axis else []
+        at: dict[int, ll.Value] = {}
+
+        def point_of(along: ll.Value) -> Point:
+            place = {**at, axis: ctx.b.sub(i64(shape[axis] - 1), along) if reverse else along}
+            return tuple(Index(place[d], d == lane_dim and plan.lanes > 1) for d in range(len(shape)))
+
+        def put(point: Point, values: list[Lane]) -> None:
+            for buffer, value in zip(outputs, values, strict=True):
+                memory.store_buffer(ctx, buffer, point, value, plan.lanes)
+
+        def scan() -> None:
+            running = _Accumulators(nest, op, plan.lanes, None)
+            first = point_of(i64(0))
+            running.put([_widened(nest, v, plan.lanes) for v in _read(nest, op, plan, first)])
+            put(first, running.get())
+            if shape[axis] > 1:
+                with ctx.e.loop(shape[axis] - 1, 1, "scan") as index:
+                    point = point_of(ctx.b.add(index, i64(1)))
+                    running.add(_read(nest, op, plan, point))
+                    put(point, running.get())
+
+        def descend(depth: int) -> None:
+            if depth == len(outer):
+                scan()
+                return
+            dim = outer[depth]
+            with ctx.e.loop(shape[dim], plan.lanes if dim == lane_dim else 1, f"d{dim}") as index:
+                at[dim] = index
+                descend(depth + 1)
+
+        descend(0)
+
+    versioned(ctx, plan.nodes, [], emit)
+    nests.keep_taps(ctx, plan)
+    for result, buffer in zip(op.results, outputs, strict=True):
+        ctx.set(result, buffer)

@@ -1,0 +1,217 @@
+"""Facts about whole tiles, computed once before a loop nest instead of at every point.
+
+A tensor of integers or pointers is often affine over the tile: `base + sum(index[d] * step[d])`. From that follow, as
+a few scalar instructions: whether a mask is true everywhere (so that the nest needs no mask at all), whether `x % n`
+wraps inside the tile, and which addresses an access can touch (so that reading and writing in one nest is safe).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir as ll
+
+from .. import ir
+from .context import Context
+from .llvm import I1, I64, i64, memory_bytes
+from .usage import is_trivial_reshape
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """An affine tensor in 64-bit arithmetic; pointers in bytes."""
+
+    base: ll.Value
+    steps: tuple[int | ll.Value, ...]
+
+
+class Tiles:
+    """Answers for one nest; nothing is kept beyond it, because what it computes is valid only there."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self._forms: dict[ir.Value, Form | None] = {}
+        #: `x % n` that has been found affine: the condition under which it is, and what it then subtracts from x.
+        self.wraps: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
+
+    def form(self, value: ir.Value) -> Form | None:
+        if value not in self._forms:
+            self._forms[value] = self._compute(value)
+        return self._forms[value]
+
+    def _compute(self, value: ir.Value) -> Form | None:
+        ctx, op, rank = self.ctx, value.owner, value.type.rank
+        if value.type.is_float or value.type.elem == "i1":
+            return None
+        if rank == 0:
+            return Form(self._wide(ctx.scalar(value)), ())
+        if op is None or ctx.get(value) is not None:
+            return None
+        if op.name == "tt.splat":
+            inner = self.form(op.operands[0])
+            return inner and Form(inner.base, (0,) * rank)
+        if op.name == "arith.constant":
+            number = op.attrs["value"]
+            return None if isinstance(number, list) else Form(i64(number), (0,) * rank)
+        if op.name == "tt.make_range":
+            return Form(i64(op.attrs["start"]), (1,))
+        if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
+            return self._moved(op)
+        if op.name in ("arith.extsi", "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
+            return self.form(op.operands[0]) if op.operands[0].type.bits >= 32 else None
+        if op.name in ("arith.addi", "arith.subi", "arith.muli", "tt.addptr", "arith.remsi", "arith.remui"):
+            return self._arithmetic(op)
+        return None
+
+    def _wide(self, x: ll.Value) -> ll.Value:
+        return x if x.type.width == 64 else self.ctx.b.sext(x, I64)
+
+    def _moved(self, op: ir.Op) -> Form | None:
+        inner = self.form(op.operands[0])
+        if inner is None:
+            return None
+        shape, steps = op.operands[0].type.shape, inner.steps
+        if op.name == "tt.expand_dims":
+            axis = op.attrs["axis"]
+            return Form(inner.base, (*steps[:axis], 0, *steps[axis:]))
+        if op.name == "tt.trans":
+            return Form(inner.base, tuple(steps[d] for d in op.attrs["order"]))
+        if op.name == "tt.reshape":
+            if not is_trivial_reshape(op):
+                return None
+            moving = iter([s for n, s in zip(shape, steps, strict=True) if n > 1])
+            return Form(inner.base, tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape))
+        return Form(inner.base, tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True)))
+
+    def _arithmetic(self, op: ir.Op) -> Form | None:
+        x, y = self.form(op.operands[0]), self.form(op.operands[1])
+        if x is None or y is None:
+            return None
+        b = self.ctx.b
+        if op.name == "arith.muli":
+            if any(_moves(s) for s in x.steps):
+                x, y = y, x
+            if any(_moves(s) for s in x.steps):
+                return None
+            return Form(b.mul(x.base, y.base), tuple(self._scale(s, x.base) for s in y.steps))
+        if op.name in ("arith.remsi", "arith.remui"):
+            return self._wrapped(op, x, y)
+        if op.name == "tt.addptr":
+            pointee = op.result.type.pointee
+            assert pointee is not None
+            size = i64(memory_bytes(pointee.elem))
+            y = Form(b.mul(y.base, size), tuple(self._scale(s, size) for s in y.steps))
+        join = b.sub if op.name == "arith.subi" else b.add
+        steps = tuple(self._join(s, t, op.name == "arith.subi") for s, t in zip(x.steps, y.steps, strict=True))
+        return Form(join(x.base, y.base), steps)
+
+    def _wrapped(self, op: ir.Op, x: Form, n: Form) -> Form | None:
+        """`x % n` where the tile of x lies between two multiples of n."""
+        if any(_moves(s) for s in n.steps):
+            return None
+        b, shape = self.ctx.b, op.result.type.shape
+        low, high = self._range(x, shape)
+        safe = b.select(b.icmp_signed(">", n.base, i64(0)), n.base, i64(1))
+        start = b.srem(low, safe)
+        fits = b.icmp_signed("<=", b.add(start, b.sub(high, low)), b.sub(safe, i64(1)))
+        condition = b.and_(fits, b.icmp_signed(">=", low, i64(0)))
+        condition = b.and_(condition, b.icmp_signed(">", n.base, i64(0)))
+        taken = b.sub(low, start)
+        self.wraps[op] = (condition, taken)
+        return Form(b.sub(x.base, taken), x.steps)
+
+    def _scale(self, step: int | ll.Value, factor: ll.Value) -> int | ll.Value:
+        if isinstance(step, int):
+            if step == 0:
+                return 0
+            if isinstance(factor, ll.Constant):
+                return step * factor.constant
+            return self.ctx.b.mul(i64(step), factor)
+        return self.ctx.b.mul(step, factor)
+
+    def _join(self, s: int | ll.Value, t: int | ll.Value, negate: bool) -> int | ll.Value:
+        if isinstance(s, int) and isinstance(t, int):
+            return s - t if negate else s + t
+        first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
+        return self.ctx.b.sub(first, second) if negate else self.ctx.b.add(first, second)
+
+    def _range(self, form: Form, shape: tuple[int, ...]) -> tuple[ll.Value, ll.Value]:
+        """The smallest and the largest value over the tile."""
+        b = self.ctx.b
+        low = high = form.base
+        for step, n in zip(form.steps, shape, strict=True):
+            if isinstance(step, int):
+                if step > 0 and n > 1:
+                    high = b.add(high, i64(step * (n - 1)))
+                elif step < 0 and n > 1:
+                    low = b.add(low, i64(step * (n - 1)))
+            elif n > 1:
+                reach = b.mul(step, i64(n - 1))
+                up = b.icmp_signed(">", reach, i64(0))
+                high = b.add(high, b.select(up, reach, i64(0)))
+                low = b.add(low, b.select(up, i64(0), reach))
+        return low, high
+
+    def always_true(self, mask: ir.Value) -> ll.Value | None:
+        """A scalar that implies that the mask is true over the whole tile, if there is one worth computing."""
+        ctx, op = self.ctx, mask.owner
+        if mask.type.rank == 0:
+            return ctx.scalar(mask)
+        if op is None or ctx.get(mask) is not None:
+            return None
+        if op.name in ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.trans", "tt.reshape"):
+            return self.always_true(op.operands[0])
+        if op.name == "arith.constant" and op.attrs["value"] in (1, -1, True):
+            return ll.Constant(I1, 1)
+        if op.name in ("arith.andi", "arith.ori"):
+            x, y = (self.always_true(o) for o in op.operands)
+            if x is None or y is None:
+                return None if op.name == "arith.andi" else x or y
+            return ctx.b.and_(x, y) if op.name == "arith.andi" else ctx.b.or_(x, y)
+        if op.name == "arith.cmpi" and op.attrs["predicate"] in ("slt", "sle", "sgt", "sge"):
+            return self._compared(op)
+        return None
+
+    def _compared(self, op: ir.Op) -> ll.Value | None:
+        x, y = self.form(op.operands[0]), self.form(op.operands[1])
+        if x is None or y is None:
+            return None
+        b = self.ctx.b
+        steps = tuple(self._join(s, t, True) for s, t in zip(x.steps, y.steps, strict=True))
+        low, high = self._range(Form(b.sub(x.base, y.base), steps), op.operands[0].type.shape)
+        predicate = op.attrs["predicate"]
+        relation = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">="}[predicate]
+        return b.icmp_signed(relation, high if predicate[1] == "l" else low, i64(0))
+
+    def separate(self, read: ir.Value, written: ir.Value) -> ll.Value | None:
+        """A scalar that implies that reading element by element while writing element by element is harmless.
+
+        True where the two address ranges do not meet, or where every element is written where it was read.
+        """
+        b = self.ctx.b
+        x, y = self.form(read), self.form(written)
+        if x is None or y is None:
+            return None
+        read_type, written_type = read.type.pointee, written.type.pointee
+        assert read_type is not None and written_type is not None
+        read_low, read_high = self._range(x, read.type.shape)
+        write_low, write_high = self._range(y, written.type.shape)
+        before = b.icmp_signed("<", b.add(read_high, i64(memory_bytes(read_type.elem) - 1)), write_low)
+        after = b.icmp_signed("<", b.add(write_high, i64(memory_bytes(written_type.elem) - 1)), read_low)
+        apart = b.or_(before, after)
+        if read.type.shape != written.type.shape or memory_bytes(read_type.elem) != memory_bytes(written_type.elem):
+            return apart
+        same = b.icmp_signed("==", x.base, y.base)
+        for s, t, n in zip(x.steps, y.steps, read.type.shape, strict=True):
+            if n == 1 or (isinstance(s, int) and isinstance(t, int) and s == t != 0):
+                continue
+            if isinstance(s, int) and isinstance(t, int):
+                return apart
+            first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
+            same = b.and_(same, b.icmp_signed("==", first, second))
+            same = b.and_(same, b.icmp_signed("!=", first, i64(0)))
+        return b.or_(apart, same)
+
+
+def _moves(step: int | ll.Value) -> bool:
+    return not (isinstance(step, int) and step == 0)

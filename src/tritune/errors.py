@@ -1,0 +1,34 @@
+"""The errors that tritune raises on purpose; each says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+
+class TrituneError(Exception):
+    """The base of every error that tritune raises on purpose."""
+
+
+class CompileError(TrituneError):
+    """A kernel cannot be compiled for the CPU: `operation` at `loc` has no lowering, for `reason`."""
+
+    def __init__(self, operation: str, reason: str, loc: str = "") -> None:
+        # The base keeps the three apart, so that the error survives pickling and copying.
+        super().__init__(operation, reason, loc)
+        self.operation = operation
+        self.reason = reason
+        self.loc = loc
+
+    def __str__(self) -> str:
+        place = f" at {self.loc}" if self.loc else ""
+        return f"{self.operation}{place} cannot be compiled for the CPU: {self.reason}"
+
+
+class DeviceAssertionError(TrituneError):
+    """`tl.device_assert` failed in a kernel; raised once the launch has ended."""
+
+
+class LaunchError(TrituneError):
+    """A kernel cannot be launched with what it was given."""
+
+
+class DamagedObjectError(LaunchError):
+    """A cached object file is not what the compiler wrote."""

@@ -1,0 +1,57 @@
+"""Set-up that every test shares."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+
+# Before anything imports triton: a test must neither find nor leave kernels in the user's cache.
+# Worker processes of one run inherit the folder of the process that started them.
+_own_cache: tempfile.TemporaryDirectory[str] | None = None
+if "TRITON_CACHE_DIR" not in os.environ:
+    _own_cache = tempfile.TemporaryDirectory(prefix="tritune-tests-")
+    os.environ["TRITON_CACHE_DIR"] = _own_cache.name
+
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:
+    pass
+else:
+    # Compiling takes its time. The same examples in every run make a failure repeatable.
+    settings.register_profile(
+        "tritune",
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("tritune")
+
+
+def pytest_unconfigure() -> None:
+    if _own_cache is not None:
+        _own_cache.cleanup()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("gpu") for item in items) and not _gpu_present():
+        skip = pytest.mark.skip(reason="torch sees no GPU")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
+
+
+def _gpu_present() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+@pytest.fixture
+def fresh_triton_cache(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty cache folder for Triton, for one test and the processes it starts."""
+    path = os.path.join(tmp_path, "triton-cache")
+    monkeypatch.setenv("TRITON_CACHE_DIR", path)
+    return path

@@ -1,0 +1,1 @@
+"""Tests that need the CPU backend, and the oracles that they are compared with."""

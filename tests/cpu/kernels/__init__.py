@@ -1,0 +1,1 @@
+"""Whole kernels, each in one file with its torch reference."""

@@ -1,0 +1,146 @@
+"""Printing, assertions, and hints that must not change a result."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.compiler.errors import CompilationError
+
+from tests.cpu.oracle import ROOT, launch
+from tests.cpu.values import assert_same, normal
+from tritune.errors import DeviceAssertionError
+
+N = 16
+
+
+@triton.jit
+def print_kernel(x_ptr, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.device_print("values ", x)
+    tl.device_print("scalar", n, n * 2.5)
+    tl.device_print("program", tl.program_id(0))
+    tl.device_print("only words")
+
+
+PRINTING = """
+import torch
+from tests.cpu.language.test_debug import print_kernel
+print_kernel[(2,)](torch.tensor([11, 22, 33, 44], dtype=torch.int32), 7, N=4)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    command = [sys.executable, "-c", PRINTING]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("value", ["11", "22", "33", "44", "7", "17.5"])
+def test_device_print_shows_every_value(printed, value):
+    assert value in printed
+
+
+@pytest.mark.parametrize("prefix", ["values", "scalar", "program", "only words"])
+def test_device_print_shows_its_prefix(printed, prefix):
+    assert prefix in printed
+
+
+@triton.jit
+def assert_kernel(x_ptr, out_ptr, limit, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.device_assert(x < limit, "x is beyond the limit")
+    tl.store(out_ptr + i, x)
+
+
+def test_a_failed_device_assert_is_a_python_exception_with_the_message():
+    x = torch.arange(N, dtype=torch.int32)
+    with pytest.raises(DeviceAssertionError, match="x is beyond the limit"):
+        launch(assert_kernel, (1,), x, torch.zeros_like(x), 10, N=N, debug=True)
+
+
+def test_a_failed_device_assert_names_the_file_and_line():
+    x = torch.arange(N, dtype=torch.int32)
+    with pytest.raises(DeviceAssertionError) as failure:
+        launch(assert_kernel, (1,), x, torch.zeros_like(x), 10, N=N, debug=True)
+    line = assert_kernel.fn.__code__.co_firstlineno + 4
+    assert f"test_debug.py:{line}" in str(failure.value)
+
+
+def test_the_launch_after_a_failed_assert_works():
+    x = torch.arange(N, dtype=torch.int32)
+    with pytest.raises(DeviceAssertionError):
+        launch(assert_kernel, (4,), x, torch.zeros_like(x), 10, N=N, debug=True)
+    _, out = launch(assert_kernel, (4,), x, torch.zeros_like(x), 100, N=N, debug=True)
+    assert_same(out, x)
+
+
+def test_a_device_assert_holds_in_one_lane_of_one_program_only():
+    with pytest.raises(DeviceAssertionError, match=r"\b37\b"):
+        launch(program_assert_kernel, (64,), torch.zeros(64, dtype=torch.int32), debug=True)
+
+
+@triton.jit
+def program_assert_kernel(out_ptr):
+    program = tl.program_id(0)
+    tl.device_assert(program != 37, "not this one")
+    tl.store(out_ptr + program, 1)
+
+
+def test_a_masked_device_assert_looks_at_the_lanes_that_are_on():
+    x = torch.arange(N, dtype=torch.int32)
+    launch(masked_assert_kernel, (1,), x, 5, N=N, debug=True)
+    with pytest.raises(DeviceAssertionError):
+        launch(masked_assert_kernel, (1,), x, 12, N=N, debug=True)
+
+
+@triton.jit
+def masked_assert_kernel(x_ptr, count, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.device_assert(tl.load(x_ptr + i) < 7, "too large", mask=i < count)
+
+
+def test_device_assert_is_off_without_debug():
+    x = torch.arange(N, dtype=torch.int32)
+    _, out = launch(assert_kernel, (1,), x, torch.zeros_like(x), 10, N=N)
+    assert_same(out, x)
+
+
+@triton.jit
+def static_assert_kernel(out_ptr, N: tl.constexpr):
+    tl.static_assert(N % 2 == 0, "N must be even")
+    tl.static_print("compiling for", N)
+    tl.store(out_ptr + tl.arange(0, N), 1)
+
+
+def test_static_assert_holds_or_ends_compilation():
+    (out,) = launch(static_assert_kernel, (1,), torch.zeros(4, dtype=torch.int32), N=4)
+    assert out.tolist() == [1, 1, 1, 1]
+    with pytest.raises(CompilationError, match="N must be even"):
+        launch(static_assert_kernel, (1,), torch.zeros(4, dtype=torch.int32), N=1)
+
+
+@triton.jit
+def hints_kernel(x_ptr, out_ptr, n, stride, N: tl.constexpr):
+    tl.assume(n > 0)
+    tl.assume(stride % 4 == 0)
+    i = tl.arange(0, N)
+    i = tl.max_contiguous(tl.multiple_of(i, N), N)
+    rows = tl.max_constancy(i // 4, 4)
+    x = tl.load(x_ptr + rows * stride + i % 4, mask=i < n)
+    tl.debug_barrier()
+    tl.store(out_ptr + i, x, mask=i < n)
+
+
+def test_hints_change_nothing():
+    x = normal(torch.float32, 4, 8)
+    _, out = launch(hints_kernel, (1,), x, torch.zeros(N), 13, 8, N=N)
+    expected = x[:, :4].flatten().clone()
+    expected[13:] = 0
+    assert_same(out, expected)
