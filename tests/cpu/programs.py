@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,8 @@ def run(
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
+            # The program leads a process group, so that its forked children end with it.
+            os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -35,6 +37,7 @@ def start(folder: Path, source: str, **environment: str) -> subprocess.Popen[str
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         env={**os.environ, **environment},
     )
 

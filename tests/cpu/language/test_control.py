@@ -96,7 +96,7 @@ def carried_kernel(x_ptr, y_ptr, out_ptr, steps, N: tl.constexpr):
         a, b = b, a + b
     tl.store(out_ptr + 2 * N + i, a)
     tl.store(out_ptr + 3 * N + i, b)
-    first = a
+    first = b
     for k in range(steps):
         first = a
         a = a * 3 + k

@@ -83,7 +83,7 @@ def _lower_helper(kernel: Kernel, function: ir.Function) -> None:
 
 def _lower_entry(kernel: Kernel, function: ir.Function) -> ll.Function:
     kind = ll.FunctionType(ll.VoidType(), [PTR] + [I32] * 6 + [PTR])
-    program = ll.Function(kernel.module, kind, function.name)
+    program = ll.Function(kernel.module, kind, f"program.{function.name}")
     program.attributes.add("noinline")
     slots, *grid, status = program.args
     e = Emitter(program)

@@ -66,8 +66,7 @@ class FunctionLowering:
             e.b.position_at_end(self.blocks[block])
             for arg in block.args:
                 if not arg.type.rank:
-                    phi = self.phis.setdefault(arg, e.b.phi(scalar_type(arg.type.elem)))
-                    self.ctx.set(arg, phi)
+                    self.ctx.set(arg, self.phis[arg])
             self.block(block)
         self.ctx.release_heap()
 

@@ -68,7 +68,7 @@ def _float_rule(name: str, method: str) -> None:
 
 for _name, _method in {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}.items():
     _float_rule(f"arith.{_name}", _method)
-_RULES["tt.precise_divf"] = _RULES["arith.divf"]
+_RULES["tt.precise_divf"] = _RULES["tt.approx_divf"] = _RULES["arith.divf"]
 
 
 @_rule("arith.negf")
@@ -273,6 +273,11 @@ def _absf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     elem = op.result.type.elem
     wide = widen(e, args[0], elem)
     return narrow(e, e.intrinsic("fabs", wide.type, [wide]), elem)
+
+
+@_rule("tt.precise_sqrt")
+def _sqrt(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
+    return call_math(e, op, "sqrt", args)
 
 
 @_rule("math.absi")

@@ -1,9 +1,9 @@
 """Reductions and scans along one axis, with any combine function.
 
 If the lanes run along another dimension than the reduced one, every lane keeps its own accumulator and the reduction
-is a plain loop (*vertical*). If they run along the reduced one, each lane reduces its share and the lanes are combined
-in a tree at the end (*horizontal*). Like Triton itself this takes the combine function to be associative and
-commutative.
+is a plain loop (*vertical*). If they run along the reduced one (*horizontal*), each lane reduces its share and the lanes
+are combined in a tree at the end, where the combine function is known to be commutative; any other one sees the
+elements in their order.
 """
 
 from __future__ import annotations
@@ -201,23 +201,29 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
         place = {**at, axis: ctx.b.add(along, i64(chunk * lanes)) if chunk else along}
         return tuple(Index(place[d], d == axis and lanes > 1) for d in range(len(plan.shape)))
 
-    def accumulate() -> None:
-        sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
-        skipped = 0
-        if start is None:
-            skipped = group * lanes
+    def in_lanes(neutral: float | int) -> list[Lane]:
+        """A combine function known to be commutative: every lane reduces its own elements."""
+        sums = [_Accumulators(nest, op, lanes, neutral) for _ in range(group)]
+        with ctx.e.loop(plan.shape[axis], group * lanes, "reduce") as index:
             for chunk, partial in enumerate(sums):
-                values = _read(nest, op, plan, point_of(i64(0), chunk))
-                partial.put([_widened(nest, v, lanes) for v in values])
-        if plan.shape[axis] > skipped:
-            with ctx.e.loop(plan.shape[axis] - skipped, group * lanes, "reduce") as index:
-                along = ctx.b.add(index, i64(skipped)) if skipped else index
-                for chunk, partial in enumerate(sums):
-                    partial.add(_read(nest, op, plan, point_of(along, chunk)))
+                partial.add(_read(nest, op, plan, point_of(index, chunk)))
         total = sums[0].get()
         for partial in sums[1:]:
             total = combine(nest, op, total, partial.get())
-        total = _across_lanes(nest, op, total, lanes)
+        return _across_lanes(nest, op, total, lanes)
+
+    def in_order() -> list[Lane]:
+        """Any other: neighbours are combined with neighbours, so that the order of the elements is kept."""
+        running = _Accumulators(nest, op, 1, None)
+        running.put(_across_lanes(nest, op, _read(nest, op, plan, point_of(i64(0), 0)), lanes))
+        if plan.shape[axis] > lanes:
+            with ctx.e.loop(plan.shape[axis] - lanes, lanes, "reduce") as index:
+                values = _read(nest, op, plan, point_of(ctx.b.add(index, i64(lanes)), 0))
+                running.add(_across_lanes(nest, op, values, lanes))
+        return running.get()
+
+    def accumulate() -> None:
+        total = in_order() if start is None else in_lanes(start)
         place = tuple(Index(p.at) for p in _without(point_of(i64(0), 0), axis))
         for buffer, value in zip(outputs, total, strict=True):
             memory.store_buffer(ctx, buffer, place, value, 1)
@@ -234,21 +240,20 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
 
 
 def _across_lanes(nest: Nest, op: ir.Op, values: list[Lane], lanes: int) -> list[Lane]:
-    """Combine the upper half of the lanes with the lower half until one is left."""
+    """Combine every even lane with the odd lane after it until one is left."""
     ctx = nest.ctx
+
+    def every_second(x: ll.Value, first: int, width: int) -> Lane:
+        if width == 1:
+            return Lane(ctx.e.extract(x, first))
+        chosen = ll.Constant(ll.VectorType(I32, width), list(range(first, 2 * width, 2)))
+        return vector(ctx.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined), chosen))
+
     while lanes > 1:
-        half = lanes // 2
-
-        def part(value: Lane, first: int, width: int = half, of: int = lanes) -> Lane:
-            x = to_vector(ctx.e, value, of)
-            if width == 1:
-                return Lane(ctx.e.extract(x, first))
-            chosen = ll.Constant(ll.VectorType(I32, width), list(range(first, first + width)))
-            return vector(ctx.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined), chosen))
-
-        narrow = Nest(ctx, half, nest.assumptions)
-        values = combine(narrow, op, [part(v, 0) for v in values], [part(v, half) for v in values])
-        lanes = half
+        wide = [to_vector(ctx.e, v, lanes) for v in values]
+        lanes //= 2
+        halves = [[every_second(x, first, lanes) for x in wide] for first in (0, 1)]
+        values = combine(Nest(ctx, lanes, nest.assumptions), op, *halves)
     return values
 
 
