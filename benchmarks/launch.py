@@ -1,8 +1,8 @@
 """What a launch costs: a kernel that does nothing, with four arguments and a grid of one program.
 
 Each launch is timed by itself. `total` is `kernel[(1,)](...)` as a user writes it; `runtime` is the
-same launch from the point where Triton hands over to the CPU backend; `triton` is the rest. `parallel`
-is a launch of as many programs as there are threads, which wakes the thread pool.
+same launch from the point where Triton hands over to the CPU backend; `triton` is the rest.
+`parallel` is a launch of as many programs as there are threads, which wakes the thread pool.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import time
 
 import torch
 import triton
-import triton.language as tl
 
 import tritune.cpu
 from tritune.cpu import threads
@@ -62,7 +61,9 @@ def measure(launches):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--launches", type=int, default=20_000, help="launches to time of each kind")
+    parser.add_argument(
+        "--launches", type=int, default=20_000, help="launches to time of each kind"
+    )
     options = parser.parse_args()
     if options.launches < 10:
         parser.error("--launches must be at least 10")

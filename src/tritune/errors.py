@@ -1,4 +1,4 @@
-"""The errors that tritune raises on purpose; each says what was given, what is allowed and what to do."""
+"""The errors that tritune raises on purpose. Each says what was given and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class TrituneError(Exception):
 
 
 class CompileError(TrituneError):
-    """A kernel cannot be compiled for the CPU: `operation` at `loc` has no lowering, for `reason`."""
+    """A kernel cannot be compiled for the CPU: `operation` at `loc`, for `reason`."""
 
     def __init__(self, operation: str, reason: str, loc: str = "") -> None:
         # The base keeps the three apart, so that the error survives pickling and copying.

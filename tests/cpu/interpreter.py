@@ -1,4 +1,4 @@
-"""The worker of `oracle.interpret`: runs kernels in Triton's interpreter until its pipe is closed."""
+"""The worker of `oracle.interpret`: runs kernels in the interpreter until its pipe is closed."""
 
 from __future__ import annotations
 

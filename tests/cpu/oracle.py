@@ -1,11 +1,12 @@
 """Run a kernel on the CPU backend and, in another process, in Triton's interpreter.
 
-`launch` runs the compiled kernel on copies of its tensors and gives the copies back; `interpret` does the same
-with Triton's own interpreter, which cannot live in this process because Triton chooses at import. The worker is
-started at the first use and serves the whole test session.
+`launch` runs the compiled kernel on copies of its tensors and gives the copies back; `interpret`
+does the same with Triton's own interpreter, which cannot live in this process because Triton
+chooses at import. The worker is started at the first use and serves the whole test session.
 
-The interpreter is not an oracle for everything: in Triton 3.7 its bf16 arithmetic and `dot`, its rounding of
-narrowing casts and its NaN rules in min, max and argmax are wrong. There the tests compute with numpy or torch.
+The interpreter is not an oracle for everything: its bf16 arithmetic and `dot`, its rounding of
+narrowing casts and, in Triton 3.7, its NaN rules in min, max and argmax are wrong. There the tests
+compute with numpy or torch.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class _Interpreter:
         ours, theirs = os.pipe(), os.pipe()
         self.requests = Connection(ours[1], readable=False)
         self.answers = Connection(theirs[0], writable=False)
-        env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        env = os.environ | {
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        }
         command = [sys.executable, "-m", "tests.cpu.interpreter", str(ours[0]), str(theirs[1])]
         self.process = subprocess.Popen(command, env=env, pass_fds=(ours[0], theirs[1]))
         os.close(ours[0])
@@ -87,7 +91,9 @@ class _Interpreter:
 _worker: _Interpreter | None = None
 
 
-def interpret(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> list[torch.Tensor]:
+def interpret(
+    kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any
+) -> list[torch.Tensor]:
     """What `launch` would give if Triton's interpreter ran the kernel."""
     global _worker
     if _worker is None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def run(
     folder: Path, source: str, *, timeout_s: float = 120, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `source` (a file, because Triton reads the source of kernels) and return what it printed."""
+    """Run `source` from a file, because Triton reads the source of kernels; return its outcome."""
     with start(folder, source, **environment) as process:
         try:
             out, err = process.communicate(timeout=timeout_s)

@@ -6,12 +6,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.cpu import programs
 from triton.backends import Backend, backends
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
 import tritune.cpu
+from tests.cpu import programs
 from tritune.cpu import codegen, driver, features
 from tritune.cpu.driver import CPUDriver
 from tritune.errors import LaunchError
@@ -34,9 +34,7 @@ def backend():
 
 
 def compiled(arch, **options):
-    source = ASTSource(
-        add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 64}
-    )
+    source = ASTSource(add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 64})
     return triton.compile(source, target=GPUTarget("cpu", arch, 1), options=options)
 
 
@@ -160,14 +158,22 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("micro_m", -1), ("micro_n", 1000), ("unroll", "4"), ("vector_bits", 200), ("unroll", 2.0)],
+        [
+            ("micro_m", -1),
+            ("micro_n", 1000),
+            ("unroll", "4"),
+            ("vector_bits", 200),
+            ("unroll", 2.0),
+        ],
     )
     def test_a_bad_value_of_an_own_option_is_explained(self, backend, name, value):
         with pytest.raises(ValueError, match=rf"{name}={value!r}: expected .*0"):
             backend.parse_options({name: value})
 
     def test_own_options_reach_the_compilation(self, backend):
-        options = backend.parse_options({"micro_m": 6, "micro_n": 2, "unroll": 4, "vector_bits": 128})
+        options = backend.parse_options(
+            {"micro_m": 6, "micro_n": 2, "unroll": 4, "vector_bits": 128}
+        )
         code = options.code()
         assert (code.micro_m, code.micro_n, code.unroll, code.vector_bits) == (6, 2, 4, 128)
 
@@ -211,7 +217,9 @@ class TestTargets:
             compiled("pdp-11")
 
     def test_the_cache_key_tells_cpus_apart(self, backend, monkeypatch):
-        hashes = {make_backend(GPUTarget("cpu", arch, 1)).hash() for arch in ("x86-64", "x86-64-v3")}
+        hashes = {
+            make_backend(GPUTarget("cpu", arch, 1)).hash() for arch in ("x86-64", "x86-64-v3")
+        }
         assert len(hashes) == 2
         mine = backend.hash()
         # The same model with one feature switched off, as in a virtual machine.
@@ -251,9 +259,7 @@ class TestTools:
         assert {path.suffix for path in dump.rglob("add.*")} >= {".ttir", ".llir", ".asm", ".obj"}
 
     def test_warmup_compiles_without_running(self):
-        kernel = add.warmup(
-            torch.float32, torch.float32, torch.float32, 1000, BLOCK=512, grid=(2,)
-        )
+        kernel = add.warmup(torch.float32, torch.float32, torch.float32, 1000, BLOCK=512, grid=(2,))
         x, y, out = inputs()
         kernel[(2, 1, 1)](x, y, out, 1000, 512)
         assert torch.equal(out, x + y)

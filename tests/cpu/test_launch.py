@@ -71,6 +71,11 @@ def refuse(x, limit):
 
 
 @triton.jit
+def announce(value):
+    tl.device_print("value", value)
+
+
+@triton.jit
 def copy_block(source, out, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(out + i[:, None] * BLOCK + i[None, :], source.load([0, 0]))
@@ -194,7 +199,7 @@ class TestGrid:
 
     @pytest.mark.parametrize("grid", [(-1,), (2**31,), (1, -5), (0, 2**40)])
     def test_an_impossible_grid_is_refused(self, grid):
-        with pytest.raises(LaunchError, match="grid of .* each size must be from 0 to"):
+        with pytest.raises(LaunchError, match=r"grid of .* each size must be from 0 to"):
             number_programs[grid](torch.zeros(1, dtype=torch.int32))
 
     def test_a_fractional_grid_is_refused(self):
@@ -223,6 +228,13 @@ class TestOutcome:
         with pytest.raises(DeviceAssertionError):
             refuse[(4,)](x, 1.0, debug=True)
         refuse[(4,)](torch.zeros(4), 1.0, debug=True)
+
+    def test_what_a_kernel_prints_appears_in_order_with_pythons_own_output(self, capfd):
+        print("before")
+        announce[(1,)](42)
+        print("after")
+        out = capfd.readouterr().out
+        assert out.index("before") < out.index("42") < out.index("after")
 
     def test_hooks_surround_the_launch(self, monkeypatch):
         out = torch.zeros(1)
@@ -264,7 +276,8 @@ class TestOutcome:
 
 class TestPacking:
     def test_constants_have_no_slot_and_tuples_are_flattened(self):
-        signature = {"x": "*fp32", "n": "i32", "C": "constexpr", "t": ("fp64", ("*i8", "constexpr"))}
+        nested = ("fp64", ("*i8", "constexpr"))
+        signature = {"x": "*fp32", "n": "i32", "C": "constexpr", "t": nested}
         slots = packing.slots(signature)
         assert [slot.type for slot in slots] == ["*fp32", "i32", "fp64", "*i8"]
         assert [slot.expression for slot in slots] == ["a0", "a1", "a3[0]", "a3[1][0]"]
@@ -273,7 +286,9 @@ class TestPacking:
         with pytest.raises(LaunchError, match="nvTmaDesc"):
             packing.slots({"x": "nvTmaDesc"})
 
-    @pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 1.00390625, 1.01171875, math.pi, 1e-45, math.inf])
+    @pytest.mark.parametrize(
+        "value", [0.0, -0.0, 1.0, 1.00390625, 1.01171875, math.pi, 1e-45, math.inf]
+    )
     def test_bfloat16_bits_are_torchs(self, value):
         bits = torch.tensor([value]).bfloat16().view(torch.int16).item() & 0xFFFF
         assert packing.bf16(value) == bits

@@ -1,10 +1,14 @@
 """Threads: whose they are, how many, and what a fork does to them."""
 
+from collections import defaultdict
+
 import pytest
 import torch
 import triton
 import triton.language as tl
+
 from tests.cpu import programs
+from tritune.cpu import env, loader
 
 
 @triton.jit
@@ -79,15 +83,21 @@ def test_the_environment_has_the_last_word(tmp_path):
     assert programs.check(result).strip() == "3"
 
 
-@pytest.mark.parametrize("text", ["0", "-2", "many", "1.5"])
-def test_a_bad_number_of_threads_is_explained(tmp_path, text):
+@pytest.mark.parametrize("text", ["0", "-2", "many", "1.5", "5000"])
+def test_a_bad_number_of_threads_is_explained(monkeypatch, text):
+    monkeypatch.setenv("TRITUNE_NUM_THREADS", text)
+    with pytest.raises(ValueError, match=f"TRITUNE_NUM_THREADS='{text}': expected a number of"):
+        env.NUM_THREADS.read()
+
+
+def test_a_bad_number_of_threads_stops_the_program_that_asks_for_the_cpu(tmp_path):
     program = """
         import triton, tritune.cpu
         tritune.cpu.enable()
     """
-    result = programs.run(tmp_path, program, TRITUNE_NUM_THREADS=text)
+    result = programs.run(tmp_path, program, TRITUNE_NUM_THREADS="none")
     assert result.returncode != 0
-    assert f"TRITUNE_NUM_THREADS='{text}': expected a number of threads" in result.stderr
+    assert "TRITUNE_NUM_THREADS='none'" in result.stderr
 
 
 def test_no_threads_are_made_beside_torchs(tmp_path):
@@ -110,11 +120,7 @@ def test_no_threads_are_made_beside_torchs(tmp_path):
         pytest.param("torch.randn(1 << 22).sum(); in_child(several)", id="after torch only"),
         pytest.param(
             "check_square(); in_child(lambda: (several(), in_child(several), several()))",
-            id="twice",
-        ),
-        pytest.param(
-            "check_square(); in_child(lambda: [os.environ.update(A='1'), *[in_child(several) for _ in range(3)]])",
-            id="grandchildren",
+            id="a fork in the child",
         ),
         pytest.param(
             "from concurrent.futures import ThreadPoolExecutor\n"
@@ -163,3 +169,10 @@ def test_multiprocessing_by_fork_works(tmp_path):
                 print(sum(pool.map(work, range(6))))
     """
     assert programs.check(programs.run(tmp_path, program, timeout_s=40)).strip() == "6"
+
+
+def test_where_torch_has_no_openmp_a_launch_runs_on_the_calling_thread(monkeypatch):
+    monkeypatch.setattr(loader, "_gomp_parallel", lambda: None)
+    # Loaded anew, and not left to the tests that come after.
+    monkeypatch.setattr(square, "device_caches", defaultdict(square.create_binder))
+    check_square()

@@ -54,7 +54,18 @@ def edges(dtype: torch.dtype) -> torch.Tensor:
         wanted |= {v for v in (-1, -2, -3, -7) if v >= info.min}
         return torch.from_numpy(np.array(sorted(wanted), dtype=str(dtype).split(".")[1]))
     info = torch.finfo(dtype)
-    numbers = [0.0, 1.0, 1.5, 2.0, 3.0, 0.1, info.tiny, info.smallest_normal / 2, info.max, info.eps]
+    numbers = [
+        0.0,
+        1.0,
+        1.5,
+        2.0,
+        3.0,
+        0.1,
+        info.tiny,
+        info.smallest_normal / 2,
+        info.max,
+        info.eps,
+    ]
     if dtype != torch.float8_e4m3fn:
         numbers.append(float("inf"))
     values = torch.tensor([*numbers, *(-n for n in numbers), float("nan")], dtype=torch.float64)
@@ -62,7 +73,7 @@ def edges(dtype: torch.dtype) -> torch.Tensor:
 
 
 def take(pattern: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """Read drawn 64-bit numbers as values of `dtype`: odd high halves choose an edge, even ones any bits at all."""
+    """Drawn 64-bit numbers as values of `dtype`: the top bit chooses an edge or any bits at all."""
     special = edges(dtype)
     chosen = torch.from_numpy((pattern % len(special)).astype(np.int64))
     edge_bits = bits(special)[chosen.numpy()].astype(np.uint64)
@@ -103,11 +114,16 @@ def _is_nan(tensor: torch.Tensor) -> np.ndarray:
 
 
 def difference(
-    actual: torch.Tensor, expected: torch.Tensor, *, signed_zero: bool = True, where: np.ndarray | None = None
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    *,
+    signed_zero: bool = True,
+    where: np.ndarray | None = None,
 ) -> str:
-    """Empty when equal to the bit (any NaN is as good as another), else the first differences in words."""
+    """Empty when equal to the bit, any NaN as good as another; else the first differences."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return f"got {actual.dtype}{list(actual.shape)}, expected {expected.dtype}{list(expected.shape)}"
+        got, want = (f"{t.dtype}{list(t.shape)}" for t in (actual, expected))
+        return f"got {got}, expected {want}"
     same = (bits(actual) == bits(expected)) | (_is_nan(actual) & _is_nan(expected))
     if not signed_zero and is_float(actual.dtype):
         same |= (wide(actual) == 0) & (wide(expected) == 0)
@@ -150,16 +166,22 @@ def assert_rows(
 
 
 def ulps_off(actual: torch.Tensor, exact: np.ndarray, ulps: float) -> str:
-    """Empty when every value is within `ulps` units in the last place of the exact result, NaN for NaN."""
+    """Empty when every value is within `ulps` units in the last place of the exact result."""
     got = wide(actual)
-    numpy_type = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}[actual.dtype]
+    numpy_type = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}[
+        actual.dtype
+    ]
     with np.errstate(all="ignore"):
         rounded = exact.astype(numpy_type)
         unit = np.spacing(np.minimum(np.abs(rounded), np.finfo(numpy_type).max)).astype(np.float64)
         close = np.abs(got - exact) <= ulps * unit
         close |= (np.isnan(got) & np.isnan(exact)) | (got == rounded)
         # Just below the overflow threshold an infinity is within one ulp.
-        close |= np.isinf(got) & (np.abs(exact) >= np.finfo(numpy_type).max) & (np.sign(got) == np.sign(exact))
+        close |= (
+            np.isinf(got)
+            & (np.abs(exact) >= np.finfo(numpy_type).max)
+            & (np.sign(got) == np.sign(exact))
+        )
     return _describe(~close, actual, torch.from_numpy(np.atleast_1d(exact)))
 
 
@@ -168,12 +190,16 @@ def assert_ulps(actual: torch.Tensor, exact: np.ndarray, ulps: float) -> None:
     assert not problem, problem
 
 
-def assert_accurate(out: torch.Tensor, plain: torch.Tensor, reference: torch.Tensor, factor: float = 2) -> None:
-    """The project's rule: not much further from the reference than plain torch in the input's dtype is."""
+def assert_accurate(
+    out: torch.Tensor, plain: torch.Tensor, reference: torch.Tensor, factor: float = 2
+) -> None:
+    """The project's rule: not much further from the reference than plain torch is."""
     reference = reference.to(torch.float64)
     error = (out.to(torch.float64) - reference).abs().max().item()
     torch_error = (plain.to(torch.float64) - reference).abs().max().item()
     shaken = reference.to(out.dtype if out.dtype.itemsize > 1 else torch.float32)
     noise = (shaken + 0.3 - 0.3 - shaken).to(torch.float64).abs().max().item()
     limit = factor * torch_error + 2 * noise
-    assert error <= limit, f"largest error {error:.3g}, allowed {limit:.3g} (torch's own is {torch_error:.3g})"
+    assert error <= limit, (
+        f"largest error {error:.3g}, allowed {limit:.3g} (torch's own is {torch_error:.3g})"
+    )

@@ -1,4 +1,4 @@
-"""The Triton backend for CPUs: it serves any Triton program, and imports nothing of the rest of tritune.
+"""The Triton backend for CPUs. It serves any Triton program, and needs nothing else of tritune.
 
 Triton finds it through its entry point and uses it where no GPU driver is active. On a machine
 with a GPU, ask for it: `tritune.cpu.enable()`, or TRITON_DEFAULT_BACKEND=cpu in the environment.

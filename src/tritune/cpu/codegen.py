@@ -24,7 +24,7 @@ def optimise(text: str, cpu: Cpu) -> str:
     module.triple = cpu.triple
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    # The lowering emits the vectors it wants; guessing at more costs compile time and gains nothing.
+    # The lowering emits the vectors it wants; guessing at more costs time and gains nothing.
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False

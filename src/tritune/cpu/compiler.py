@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tritune.cpu.options import CodeOptions, CPUOptions
 
 
-class CPUBackend(BaseBackend):  # type: ignore[misc]
+class CPUBackend(BaseBackend):
     """Compiles Triton's IR for the CPU that `target.arch` names."""
 
     binary_ext = "obj"
@@ -63,9 +63,7 @@ class CPUBackend(BaseBackend):  # type: ignore[misc]
     def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
         return metadata.num_warps, metadata.num_ctas, metadata.shared
 
-    def add_stages(
-        self, stages: dict[str, Any], options: CPUOptions, language: Any = None
-    ) -> None:
+    def add_stages(self, stages: dict[str, Any], options: CPUOptions, language: Any = None) -> None:
         from tritune.errors import CompileError
 
         if getattr(language, "name", "TRITON") != "TRITON":
@@ -111,7 +109,10 @@ def _lowered(text: str, options: CodeOptions, cpu: Cpu) -> tuple[str, dict[str, 
     module = ttir.parse(text)
     # One byte, not none: programs divide a device's shared memory by what a kernel uses of it.
     metadata: dict[str, Any] = {"name": module.entry.name, "shared": 1, "asserts": []}
-    return lower.lower(module, options, cpu, metadata), metadata
+    lowered = lower.lower(module, options, cpu, metadata)
+    # The launcher flushes the output of kernels that print.
+    metadata["prints"] = "printf" in lowered
+    return lowered, metadata
 
 
 @functools.cache

@@ -73,7 +73,7 @@ def _another_is_active() -> bool:
         _asking = False
 
 
-class CPUDriver(DriverBase):  # type: ignore[misc]
+class CPUDriver(DriverBase):
     """Launches kernels on this machine's CPU."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class CPUDriver(DriverBase):  # type: ignore[misc]
         reason = unavailable_reason()
         if reason is not None:
             warnings.warn(
-                f"Triton has no device: the CPU backend of tritune cannot be used, because {reason}",
+                f"Triton has no device: tritune's CPU backend cannot be used, because {reason}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -32,7 +32,9 @@ def emit_launch(module: ir.Module, program: ir.Function) -> ir.Function:
     if not program.linkage:
         program.linkage = "internal"
     worker = _emit_worker(module, program)
-    launch = ir.Function(module, ir.FunctionType(_VOID, [_PTR, _I32, _I32, _I32, _I32, _PTR]), ENTRY)
+    launch = ir.Function(
+        module, ir.FunctionType(_VOID, [_PTR, _I32, _I32, _I32, _I32, _PTR]), ENTRY
+    )
     launch.attributes.add("nounwind")
     args, gx, gy, gz, threads, status = launch.args
     b = ir.IRBuilder(launch.append_basic_block("entry"))
@@ -43,9 +45,7 @@ def emit_launch(module: ir.Module, program: ir.Function) -> ir.Function:
     shared.align = 64
     # llvmlite still gives it a typed pointer, which does not mix with the others.
     shared.type = _PTR
-    alone = b.or_(
-        b.icmp_signed("<=", threads, _I32(1)), b.icmp_unsigned("==", total, _I64(1))
-    )
+    alone = b.or_(b.icmp_signed("<=", threads, _I32(1)), b.icmp_unsigned("==", total, _I64(1)))
     # One thread takes everything at once. Several begin with large chunks, for locality, and end
     # with single programs, so that they finish together whatever each program costs.
     divisor = b.select(alone, _I32(1), b.mul(threads, _I32(4)))
@@ -72,7 +72,7 @@ def _field(b: ir.IRBuilder, shared: ir.Value, index: int) -> ir.Value:
 
 
 def _emit_worker(module: ir.Module, program: ir.Function) -> ir.Function:
-    """What each thread runs: take a chunk, run its programs in order (x fastest), until none is left."""
+    """What each thread runs: take a chunk, run its programs (x fastest), until none is left."""
     worker = ir.Function(module, ir.FunctionType(_VOID, [_PTR]), "tritune_worker")
     worker.linkage = "internal"
     worker.attributes.add("nounwind")

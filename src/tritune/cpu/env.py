@@ -19,7 +19,7 @@ class Variable(Generic[T]):
     documentation: str
 
     def read(self) -> T | None:
-        """The value, or None where the variable is unset or empty; ValueError names the variable."""
+        """The value, or None where it is unset or empty; a ValueError names the variable."""
         text = os.environ.get(self.name, "").strip()
         if not text:
             return None

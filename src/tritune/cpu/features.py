@@ -1,4 +1,4 @@
-"""Which CPU code is made for: the host, or one of the architectures that can be asked for by name."""
+"""Which CPU the code is for: the host, or an architecture that was asked for by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cpu:
-    """A CPU as LLVM names it. `features` is LLVM's list, sorted; `vector_bits` the widest vector."""
+    """A CPU as LLVM names it: its feature list, sorted, and the bits of its widest vector."""
 
     triple: str
     name: str
@@ -21,7 +21,7 @@ class Cpu:
         return self.triple.split("-", 1)[0]
 
     def has(self, feature: str) -> bool:
-        """Whether LLVM's `feature` is listed as present (for a named level: only what is listed)."""
+        """Whether `feature` is listed; what LLVM's name for the CPU implies is not looked up."""
         return f"+{feature}" in self.features.split(",")
 
 

@@ -1,7 +1,7 @@
 """A launch: the kernel's arguments packed into slots, one call, and what is made of its outcome.
 
-The launcher of a kernel is a function generated for its signature, because a launch should cost a few
-microseconds: no loop over the arguments, no look-up, no allocation that can be avoided.
+The launcher of a kernel is a function generated for its signature, because a launch should cost
+a few microseconds: no loop over the arguments, no look-up, no allocation that can be avoided.
 """
 
 from __future__ import annotations
@@ -52,19 +52,22 @@ def make_launcher(src: Any, metadata: Any) -> Callable[..., None]:
     """The launcher of one kernel: Triton's `launcher_cls(src, metadata)`."""
     loading = _loading.kernel = _Loading(src, metadata)
     slots = packing.slots(src.signature)
-    parameters = [f"a{i}" for i in range(len(src.signature))]
+    # A kernel without parameters leaves a trailing comma, which Python accepts.
+    parameters = "".join(f"a{i}, " for i in range(len(src.signature)))
     pack = struct.Struct("<" + "".join(slot.code for slot in slots)).pack
     tensors = [slot.expression for slot in slots if slot.is_pointer]
     placed = " and ".join(f"{tensor}.is_cpu" for tensor in tensors) or "True"
     packed = ", ".join(slot.value() for slot in slots)
     lines = f"""
-def launch(gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter, leave, {", ".join(parameters)}):
+def launch(
+    gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter, leave, {parameters}
+):
     if enter is not None:
         enter(launch_metadata)
     try:
-        args = pack({packed}) if {placed} else pack_carefully(({"".join(p + ", " for p in parameters)}))
+        args = pack({packed}) if {placed} else pack_carefully(({parameters}))
     except (AttributeError, TypeError, OverflowError, StructError):
-        args = pack_carefully(({"".join(p + ", " for p in parameters)}))
+        args = pack_carefully(({parameters}))
     try:
         status = statuses.pop()
     except IndexError:
@@ -82,7 +85,6 @@ def launch(gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter
         fail(status)
     statuses.append(status)
 """
-    # A kernel without a parameter leaves a comma behind, which Python accepts.
     prints = bool(getattr(metadata, "prints", False))
     asserts = getattr(metadata, "asserts", ())
     namespace: dict[str, Any] = {
@@ -129,7 +131,7 @@ def _load(name: str, sealed: bytes, src: Any, metadata: Any) -> loader.Loaded:
         return loader.load(sealed)
     except DamagedObjectError as error:
         if src is None:
-            raise LaunchError(f"kernel {name}: {error}; clear Triton's cache and try again") from error
+            raise LaunchError(f"kernel {name}: {error}; delete it and try again") from error
         warnings.warn(
             f"kernel {name}: {error} (entry {metadata.hash}); compiling it again",
             RuntimeWarning,
@@ -156,14 +158,15 @@ def _compile_again(src: Any, metadata: Any) -> bytes:
 def _launch_carefully(
     function: Callable[..., None], args: bytes, gx: Any, gy: Any, gz: Any, status: Any
 ) -> None:
-    """The launches that are not the usual one: odd grids, empty grids, and those of a forked child."""
+    """The launches that are not the usual one: odd or empty grids, and those of a forked child."""
     try:
         grid = [operator.index(size) for size in (gx, gy, gz)]
     except TypeError:
         raise LaunchError(f"the grid must be integers, not {(gx, gy, gz)}") from None
     if any(not 0 <= size <= _MOST_PROGRAMS for size in grid):
         raise LaunchError(
-            f"a grid of {tuple(grid)} cannot be launched: each size must be from 0 to {_MOST_PROGRAMS}"
+            f"a grid of {tuple(grid)} cannot be launched: "
+            f"each size must be from 0 to {_MOST_PROGRAMS}"
         )
     if 0 in grid:
         return
@@ -201,7 +204,7 @@ def _fail(status: Any, asserts: Sequence[Sequence[str]]) -> None:
 
 
 def _flushing(launch: Callable[..., None]) -> Callable[..., None]:
-    """For kernels that print: C's output and Python's appear in the order in which they were made."""
+    """For kernels that print: C's output and Python's appear in the order they were made in."""
     libc = ctypes.CDLL(None)
 
     def flushing(*args: Any) -> None:

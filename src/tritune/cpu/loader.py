@@ -1,4 +1,4 @@
-"""Object code to a function that can be called, and the checks that make a cached object safe to load."""
+"""Object code to a function that can be called; a cached object is checked before it is loaded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def load(sealed: bytes) -> Loaded:
             tracker = builder.link(_jit(), f"kernel{next(_names)}")
         except RuntimeError as error:
             raise LaunchError(f"the kernel's object code cannot be linked: {error}") from error
-    entry = Entry(tracker[ENTRY])
+    entry: Any = Entry(tracker[ENTRY])
     # The entry keeps the code: of two threads that load one kernel at once, one finds its module
     # replaced while it runs.
     entry.tracker = tracker

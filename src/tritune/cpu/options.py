@@ -1,4 +1,4 @@
-"""The options of a compilation: the CPU's own, and those of the GPUs, which are accepted and ignored."""
+"""The options of a compilation: the CPU's own, and the GPUs', which are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class CPUOptions:
 
     def code(self) -> CodeOptions:
         """The part that can change the code."""
-        return CodeOptions(**{f.name: getattr(self, f.name) for f in dataclasses.fields(CodeOptions)})
+        return CodeOptions(
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(CodeOptions)}
+        )
 
 
 def parse(given: dict[str, Any], arch: str) -> CPUOptions:
@@ -88,7 +90,7 @@ def parse(given: dict[str, Any], arch: str) -> CPUOptions:
 
 
 def _checked(name: str, value: Any, largest: int) -> int:
-    # A kernel may have a flag of the same name, which then arrives here too; it is not meant for us.
+    # A kernel may have a flag of the same name, which then arrives here too.
     if isinstance(value, bool):
         return 0
     powers = [0, *(128 << i for i in range(4))] if name == "vector_bits" else None
@@ -98,7 +100,7 @@ def _checked(name: str, value: Any, largest: int) -> int:
         )
         raise ValueError(
             f"{name}={value!r}: expected {allowed} (0: the CPU backend chooses). "
-            f"If {name} is an argument of the kernel itself, give it another name or pass it by position."
+            f"If {name} is an argument of the kernel, pass it by position or rename it."
         )
     return value
 

@@ -1,4 +1,4 @@
-"""How a kernel's arguments become the slots that its code reads: 8 bytes for each, little endian."""
+"""How a kernel's arguments become the slots that its code reads: 8 bytes each, little endian."""
 
 from __future__ import annotations
 
@@ -104,9 +104,7 @@ def convert(slot: Slot, name: str, arguments: tuple[Any, ...]) -> Any:
             return _float(slot.type, value)
         struct.pack("<" + slot.code, value)
     except (struct.error, TypeError, OverflowError, ValueError):
-        raise LaunchError(
-            f"argument {name}: {value!r} cannot be passed as {slot.type}"
-        ) from None
+        raise LaunchError(f"argument {name}: {value!r} cannot be passed as {slot.type}") from None
     return value
 
 
@@ -126,7 +124,7 @@ def _address(name: str, value: Any) -> int:
         remedy = (
             "it has no data"
             if kind == "meta"
-            else f'pass {name}.cpu(), or make {kind} the active device with tritune.cpu.disable()'
+            else f"pass {name}.cpu(), or make {kind} the active device with tritune.cpu.disable()"
         )
         raise LaunchError(
             f"argument {name} is on device {device}, but the kernel runs on the CPU: {remedy}"

@@ -78,7 +78,7 @@ class Interface:
 
 @functools.cache
 def last_level_cache_bytes() -> int:
-    """All the last-level caches of this machine together, at most 512 MiB; 64 MiB if it does not say."""
+    """All last-level caches of this machine together, at most 512 MiB; 64 MiB if unknown."""
     levels: dict[int, dict[str, int]] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         try:

@@ -84,7 +84,11 @@ def reference(q, k, v, *, causal):
 
 def tensors(dtype, heads, kv_heads, queries, keys, dim):
     q = normal(dtype, 2, heads, queries, dim)
-    return q, normal(dtype, 2, kv_heads, keys, dim, seed=1), normal(dtype, 2, kv_heads, keys, dim, seed=2)
+    return (
+        q,
+        normal(dtype, 2, kv_heads, keys, dim, seed=1),
+        normal(dtype, 2, kv_heads, keys, dim, seed=2),
+    )
 
 
 def check(q, k, v, *, causal, tile=(32, 32)):

@@ -46,7 +46,7 @@ def backward_input(
     dx_ptr, dy_ptr, dw_ptr, db_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, lock_ptr, stride, cols,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the input, and partial sums for weight and bias in GROUPS rows under a lock each."""
+    """The gradient of the input; GROUPS partial sums for weight and bias, under a lock each."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     inside = i < cols

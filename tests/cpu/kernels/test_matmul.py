@@ -89,7 +89,9 @@ def test_matmul(style, dtype, m, n, k):
     check(multiply(KERNELS[style], a, b, (32, 32, 16)), a, b)
 
 
-@pytest.mark.parametrize("tile", [(128, 128, 32), (16, 64, 128), (64, 16, 32), (4, 8, 2), (1, 16, 16)])
+@pytest.mark.parametrize(
+    "tile", [(128, 128, 32), (16, 64, 128), (64, 16, 32), (4, 8, 2), (1, 16, 16)]
+)
 def test_tiles_of_any_size(tile):
     a, b = normal(torch.float32, 150, 90), normal(torch.float32, 90, 140, seed=1)
     check(multiply(matmul_recomputing, a, b, tile), a, b)

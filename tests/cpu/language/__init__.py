@@ -1,1 +1,1 @@
-"""One file per part of the Triton language; every operation against numpy, torch or Triton's interpreter."""
+"""One file per part of the language; every operation against numpy, torch or the interpreter."""

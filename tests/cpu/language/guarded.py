@@ -1,6 +1,7 @@
 """A program that runs masked accesses right up to a page that must not be touched.
 
-A lane that touches it ends the process, so `test_memory.py` runs this in its own and reads what got done.
+A lane that touches it ends the process, so `test_memory.py` runs this in another one and reads
+what got done.
 """
 
 import ctypes
@@ -75,7 +76,9 @@ def guarded(count: int) -> torch.Tensor:
     return floats[PAGE // 4 - count :]
 
 
-def expected(case: str, x: torch.Tensor, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(
+    case: str, x: torch.Tensor, out: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     x, out = x.clone(), out.clone()
     if case in ("load", "matrix"):
         out[:] = -1.0

@@ -22,7 +22,12 @@ def scalars_kernel(out_ptr, real_ptr, a, b, c, flag, x):
 
 @pytest.mark.parametrize(
     ("a", "b", "c"),
-    [(5, -7, 2**40 + 3), (1, 16, 2**31), (0, -(2**31), -(2**63)), (2**31 - 1, 2**32 - 1, 2**63 - 1)],
+    [
+        (5, -7, 2**40 + 3),
+        (1, 16, 2**31),
+        (0, -(2**31), -(2**63)),
+        (2**31 - 1, 2**32 - 1, 2**63 - 1),
+    ],
 )
 @pytest.mark.parametrize("flag", [False, True])
 def test_integers_of_every_size_and_booleans(a, b, c, flag):
@@ -43,7 +48,9 @@ def store_kernel(out_ptr, value):
     tl.store(out_ptr, value)
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e-45])
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e-45]
+)
 def test_special_float_scalars(value):
     (out,) = launch(store_kernel, (1,), torch.zeros(1), value)
     assert_same(out, torch.tensor([value]))
@@ -87,7 +94,8 @@ def tuple_kernel(inputs, shape, out_ptr, N: tl.constexpr):
     total = tl.zeros([N], tl.float32)
     for k in tl.static_range(len(inputs)):
         total += tl.load(inputs[k] + i) * (k + 1)
-    rows, (cols, scale) = shape
+    rows, inner = shape
+    cols, scale = inner
     tl.store(out_ptr + i, total * scale + rows * 100 + cols)
 
 
@@ -131,7 +139,9 @@ def test_tuples_inside_a_kernel():
 
 
 @triton.jit
-def constants_kernel(out_ptr, FLAG: tl.constexpr, NAME: tl.constexpr, NUMBERS: tl.constexpr, REAL: tl.constexpr):
+def constants_kernel(
+    out_ptr, FLAG: tl.constexpr, NAME: tl.constexpr, NUMBERS: tl.constexpr, REAL: tl.constexpr
+):
     value = NUMBERS[0] + NUMBERS[1]
     if FLAG:
         value += 100
@@ -141,7 +151,9 @@ def constants_kernel(out_ptr, FLAG: tl.constexpr, NAME: tl.constexpr, NUMBERS: t
 
 
 def test_constants_of_every_kind():
-    (out,) = launch(constants_kernel, (1,), torch.zeros(1), FLAG=True, NAME="loud", NUMBERS=(3, 4), REAL=0.5)
+    (out,) = launch(
+        constants_kernel, (1,), torch.zeros(1), FLAG=True, NAME="loud", NUMBERS=(3, 4), REAL=0.5
+    )
     assert out.item() == 1107.5
 
 
@@ -201,7 +213,9 @@ def many_kernel(out_ptr, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):
 
 
 def test_many_arguments():
-    (out,) = launch(many_kernel, (1,), torch.zeros(1, dtype=torch.int64), *(2**k for k in range(16)))
+    (out,) = launch(
+        many_kernel, (1,), torch.zeros(1, dtype=torch.int64), *(2**k for k in range(16))
+    )
     assert out.item() == 2**16 - 1
 
 

@@ -42,7 +42,20 @@ def test_the_simplest_kernel_adds_two_vectors(dtype):
     assert_same(out, x + y)
 
 
-INTEGER_OPS = ("add", "sub", "mul", "and", "or", "xor", "not", "neg", "min", "max", "clamp", "add scalar")
+INTEGER_OPS = (
+    "add",
+    "sub",
+    "mul",
+    "and",
+    "or",
+    "xor",
+    "not",
+    "neg",
+    "min",
+    "max",
+    "clamp",
+    "add scalar",
+)
 
 
 @triton.jit
@@ -75,8 +88,12 @@ def integer_rows(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 def check_integers(x: torch.Tensor, y: torch.Tensor) -> None:
     count = len(x)
-    *_, out = launch(integer_kernel, (1,), x, y, torch.zeros(len(INTEGER_OPS), count, dtype=x.dtype), N=count)
-    assert_rows(INTEGER_OPS, out, [torch.from_numpy(row) for row in integer_rows(x.numpy(), y.numpy())])
+    *_, out = launch(
+        integer_kernel, (1,), x, y, torch.zeros(len(INTEGER_OPS), count, dtype=x.dtype), N=count
+    )
+    assert_rows(
+        INTEGER_OPS, out, [torch.from_numpy(row) for row in integer_rows(x.numpy(), y.numpy())]
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -103,7 +120,7 @@ def division_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
 
 
 def divisible(x: torch.Tensor, y: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Without the pairs whose quotient does not exist: division by zero, and the least number by -1."""
+    """Without the quotients that do not exist: by zero, and of the least number by -1."""
     left, right = x.numpy(), y.numpy().copy()
     right[right == 0] = 1
     if left.dtype.kind == "i":
@@ -143,7 +160,12 @@ def test_shifts_are_arithmetic_for_signed_and_logical_for_unsigned_integers(dtyp
     width = 8 * x.itemsize
     y = (np.abs(y.astype(np.float64)).astype(np.uint64) % width).astype(x.dtype)
     *_, out = launch(
-        shift_kernel, (1,), torch.from_numpy(x), torch.from_numpy(y), torch.zeros(3, N, dtype=dtype_of(dtype)), N=N
+        shift_kernel,
+        (1,),
+        torch.from_numpy(x),
+        torch.from_numpy(y),
+        torch.zeros(3, N, dtype=dtype_of(dtype)),
+        N=N,
     )
     expected = [np.left_shift(x, y), np.right_shift(x, y), np.right_shift(x, x.dtype.type(1))]
     assert_rows(["<<", ">>", ">> 1"], out, [torch.from_numpy(row) for row in expected])
@@ -172,7 +194,10 @@ def test_umulhi_is_the_high_half_of_the_unsigned_product(dtype):
     x, y = edge_pairs(dtype_of(dtype), N)
     width = 8 * x.element_size()
     unsigned = f"uint{width}"
-    products = [(int(a) * int(b)) >> width for a, b in zip(x.numpy().view(unsigned), y.numpy().view(unsigned), strict=True)]
+    products = [
+        (int(a) * int(b)) >> width
+        for a, b in zip(x.numpy().view(unsigned), y.numpy().view(unsigned), strict=True)
+    ]
     *_, out = launch(high_product_kernel, (1,), x, y, torch.zeros_like(x), N=N)
     assert_same(out, torch.from_numpy(np.array(products, dtype=unsigned).view(dtype)))
 
@@ -196,8 +221,11 @@ def float_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
 
 def check_floats(x: torch.Tensor, y: torch.Tensor) -> None:
     count = len(x)
-    *_, out = launch(float_kernel, (1,), x, y, torch.zeros(len(FLOAT_OPS), count, dtype=x.dtype), N=count)
-    # Triton negates by subtracting from zero, which makes +0 of both zeros; the sign of zero has its own test.
+    *_, out = launch(
+        float_kernel, (1,), x, y, torch.zeros(len(FLOAT_OPS), count, dtype=x.dtype), N=count
+    )
+    # Triton negates by subtracting from zero, which makes +0 of both zeros; the sign of zero has
+    # its own test.
     assert_rows(
         FLOAT_OPS,
         out,
@@ -297,7 +325,9 @@ def extremes_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
 
 def check_extremes(x: torch.Tensor, y: torch.Tensor) -> None:
     count = len(x)
-    *_, out = launch(extremes_kernel, (1,), x, y, torch.zeros(len(EXTREMES), count, dtype=x.dtype), N=count)
+    *_, out = launch(
+        extremes_kernel, (1,), x, y, torch.zeros(len(EXTREMES), count, dtype=x.dtype), N=count
+    )
     a, b = wide(x), wide(y)
     rows = [
         np.fmin(a, b), np.fmax(a, b), np.minimum(a, b), np.maximum(a, b),
@@ -413,4 +443,9 @@ def test_mixed_dtypes_are_promoted_as_triton_says():
     *_, out, whole = launch(promotion_kernel, (1,), narrow, broad, half, *outs, N=16)
     assert_rows(("int8 + int32", "int8 * int32"), whole, [narrow + broad, narrow * broad])
     floats = [(half + narrow.half()).float(), (half * 2).float(), narrow.float() / broad.float()]
-    assert_rows(("fp16 + int8", "fp16 * 2", "int8 / int32"), out, floats, lambda g, w: ulps_off(g, wide(w), 2))
+    assert_rows(
+        ("fp16 + int8", "fp16 * 2", "int8 / int32"),
+        out,
+        floats,
+        lambda g, w: ulps_off(g, wide(w), 2),
+    )

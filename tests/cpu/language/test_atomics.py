@@ -39,7 +39,9 @@ def updated(op: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if op == "xchg":
         return y
     if x.dtype.is_floating_point:
-        return {"add": lambda: x + y, "max": lambda: x.maximum(y), "min": lambda: x.minimum(y)}[op]()
+        return {"add": lambda: x + y, "max": lambda: x.maximum(y), "min": lambda: x.minimum(y)}[
+            op
+        ]()
     function = {
         "add": np.add, "max": np.maximum, "min": np.minimum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
@@ -75,7 +77,9 @@ def test_float_addition_and_the_values_that_it_returns(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_float_max_min_and_exchange(dtype, op):
     returns = op != "min" or FLOAT_MIN_RETURNS
-    check_update(op, normal(dtype_of(dtype), N), normal(dtype_of(dtype), N, seed=1), returns=returns)
+    check_update(
+        op, normal(dtype_of(dtype), N), normal(dtype_of(dtype), N, seed=1), returns=returns
+    )
 
 
 @triton.jit
@@ -153,7 +157,9 @@ def test_many_programs_on_one_address_lose_nothing():
     count, most = torch.zeros(1, dtype=torch.int32), torch.full((1,), -1, dtype=torch.int32)
     total, bits = torch.zeros(1), torch.zeros(programs // 32, dtype=torch.int32)
     tickets = torch.full((programs,), -1, dtype=torch.int32)
-    count, total, most, bits, tickets = launch(contended_kernel, (programs,), count, total, most, bits, tickets)
+    count, total, most, bits, tickets = launch(
+        contended_kernel, (programs,), count, total, most, bits, tickets
+    )
     assert count.item() == programs
     assert total.item() == programs / 2
     assert most.item() == programs - 1
@@ -183,7 +189,13 @@ def lock_kernel(lock_ptr, value_ptr, N: tl.constexpr):
 
 
 def test_a_lock_made_of_compare_and_swap_excludes_other_programs():
-    lock, value = launch(lock_kernel, (100,), torch.zeros(1, dtype=torch.int32), torch.zeros(16, dtype=torch.int32), N=16)
+    lock, value = launch(
+        lock_kernel,
+        (100,),
+        torch.zeros(1, dtype=torch.int32),
+        torch.zeros(16, dtype=torch.int32),
+        N=16,
+    )
     expected = np.int32(0)
     with np.errstate(all="ignore"):
         for _ in range(100):

@@ -36,7 +36,7 @@ FORMATS = {
 
 
 def rounded(values: np.ndarray, dtype: torch.dtype, *, to_zero: bool = False) -> torch.Tensor:
-    """float64 values rounded once, to nearest even or to zero; too large ones become infinite (NaN in e4m3)."""
+    """float64 values rounded once; too large ones become infinite (NaN in e4m3)."""
     if dtype == torch.float64:
         return torch.from_numpy(values)
     precision, least, _ = FORMATS[dtype]
@@ -62,7 +62,9 @@ def cast_to_all(x: torch.Tensor, targets: list[str]) -> dict[str, torch.Tensor]:
     return dict(zip(targets, results, strict=True))
 
 
-def assert_all(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], **rules: object) -> None:
+def assert_all(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], **rules: object
+) -> None:
     problems = [
         f"to {target}: {problem}"
         for target, want in expected.items()
@@ -84,8 +86,8 @@ def test_integers_convert_to_the_nearest_float(source):
     x = torch.arange(N) % 2 == 0 if source == "bool" else edge_pairs(dtype_of(source), N)[0]
     exact = x.numpy()
     found = cast_to_all(x, list(FLOATS))
-    # numpy rounds 64-bit integers to fp32 once; the two half formats are rounded from there, which is
-    # the same thing for these values.
+    # numpy rounds 64-bit integers to fp32 once; the two half formats are rounded from there, which
+    # is the same thing for these values.
     single = exact.astype(np.float32).astype(np.float64)
     expected = {
         "float64": torch.from_numpy(exact.astype(np.float64)),
@@ -99,22 +101,33 @@ def test_integers_convert_to_the_nearest_float(source):
 @pytest.mark.parametrize("source", FLOATS)
 def test_floats_convert_to_integers_towards_zero(source):
     rng = np.random.default_rng(0)
-    values = np.concatenate([rng.uniform(-127, 127, N - 8), [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 126.99, -126.99]])
+    values = np.concatenate(
+        [rng.uniform(-127, 127, N - 8), [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 126.99, -126.99]]
+    )
     x = torch.from_numpy(values).to(dtype_of(source)).clamp(-127, 127)
     signed = ["int8", "int16", "int32", "int64"]
-    assert_all(cast_to_all(x, signed), {t: torch.from_numpy(np.trunc(wide(x)).astype(t)) for t in signed})
+    assert_all(
+        cast_to_all(x, signed), {t: torch.from_numpy(np.trunc(wide(x)).astype(t)) for t in signed}
+    )
     unsigned = ["uint8", "uint16", "uint32", "uint64"]
     x = x.abs()
-    assert_all(cast_to_all(x, unsigned), {t: torch.from_numpy(np.trunc(wide(x)).astype(t)) for t in unsigned})
+    assert_all(
+        cast_to_all(x, unsigned),
+        {t: torch.from_numpy(np.trunc(wide(x)).astype(t)) for t in unsigned},
+    )
 
 
 def test_large_floats_convert_to_large_integers():
     x = torch.tensor([2.0**31, 2.0**32 - 256, 3e9, 2.0**20])
-    assert_all(cast_to_all(x, ["uint32"]), {"uint32": torch.from_numpy(x.numpy().astype(np.uint32))})
+    assert_all(
+        cast_to_all(x, ["uint32"]), {"uint32": torch.from_numpy(x.numpy().astype(np.uint32))}
+    )
     x = torch.tensor([2.0**62, -(2.0**62), -(2.0**63), 1e18], dtype=torch.float64)
     assert_all(cast_to_all(x, ["int64"]), {"int64": torch.from_numpy(x.numpy().astype(np.int64))})
     x = torch.tensor([2.0**63, 2.0**64 - 2048, 1.5e19, 1.0], dtype=torch.float64)
-    assert_all(cast_to_all(x, ["uint64"]), {"uint64": torch.from_numpy(x.numpy().astype(np.uint64))})
+    assert_all(
+        cast_to_all(x, ["uint64"]), {"uint64": torch.from_numpy(x.numpy().astype(np.uint64))}
+    )
 
 
 @pytest.mark.parametrize("source", FLOATS)
@@ -157,7 +170,9 @@ def ties(dtype: torch.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         middle = (neighbours[:-1] + neighbours[1:]) / 2
     middle = middle[np.isfinite(middle)].astype(np.float32)
-    values = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
+    values = np.concatenate(
+        [middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))]
+    )
     values = np.concatenate([values, -values])
     return values[: 1024 * (len(values) // 1024)] if len(values) > 1024 else np.resize(values, 1024)
 
@@ -237,8 +252,9 @@ def bitcast_kernel(x_ptr, out_ptr, N: tl.constexpr):
 
 
 BITCASTS = [
-    ("float32", "int32"), ("uint32", "float32"), ("float16", "int16"), ("uint16", "bfloat16"), ("bfloat16", "float16"),
-    ("float64", "int64"), ("uint64", "float64"), ("int8", "float8_e4m3fn"), ("float8_e5m2", "uint8"),
+    ("float32", "int32"), ("uint32", "float32"), ("float16", "int16"), ("uint16", "bfloat16"),
+    ("bfloat16", "float16"), ("float64", "int64"), ("uint64", "float64"),
+    ("int8", "float8_e4m3fn"), ("float8_e5m2", "uint8"),
 ]  # fmt: skip
 
 

@@ -32,7 +32,9 @@ def test_every_program_of_a_grid_runs_once_and_knows_its_place(grid):
     nx, ny, nz = (*grid, 1, 1)[:3]
     (out,) = launch(ids_kernel, grid, zeros(nz, ny, nx))
     z, y, x = np.meshgrid(np.arange(nz), np.arange(ny), np.arange(nx), indexing="ij")
-    assert_same(out, torch.from_numpy((x + 100 * y + 10000 * z + 1000000 * (nx + ny + nz)).astype(np.int32)))
+    assert_same(
+        out, torch.from_numpy((x + 100 * y + 10000 * z + 1000000 * (nx + ny + nz)).astype(np.int32))
+    )
 
 
 def test_a_grid_can_be_a_function_of_the_constants():
@@ -108,7 +110,9 @@ def carried_kernel(x_ptr, y_ptr, out_ptr, steps, N: tl.constexpr):
 def test_values_carried_by_a_loop_are_exchanged_at_once(steps):
     x, y = normal(I32, N), normal(I32, N, seed=1)
     args = x, y, zeros(6, N), steps
-    assert_same(launch(carried_kernel, (1,), *args, N=N)[2], interpret(carried_kernel, (1,), *args, N=N)[2])
+    assert_same(
+        launch(carried_kernel, (1,), *args, N=N)[2], interpret(carried_kernel, (1,), *args, N=N)[2]
+    )
 
 
 @triton.jit
@@ -172,7 +176,9 @@ def nested_kernel(out_ptr, n, N: tl.constexpr):
 @pytest.mark.parametrize("n", [0, 5])
 def test_nested_loops_with_branches(n):
     args = zeros(N), n
-    assert_same(launch(nested_kernel, (1,), *args, N=N)[0], interpret(nested_kernel, (1,), *args, N=N)[0])
+    assert_same(
+        launch(nested_kernel, (1,), *args, N=N)[0], interpret(nested_kernel, (1,), *args, N=N)[0]
+    )
 
 
 @triton.jit
@@ -256,7 +262,10 @@ def program_if_kernel(out_ptr, N: tl.constexpr):
 
 def test_programs_take_different_branches():
     args = (zeros(10, N),)
-    assert_same(launch(program_if_kernel, (10,), *args, N=N)[0], interpret(program_if_kernel, (10,), *args, N=N)[0])
+    assert_same(
+        launch(program_if_kernel, (10,), *args, N=N)[0],
+        interpret(program_if_kernel, (10,), *args, N=N)[0],
+    )
 
 
 @triton.jit
@@ -285,7 +294,9 @@ def two_returns_kernel(out_ptr, a, b):
     tl.store(out_ptr + 3, 4)
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [(5, 5, [1, 0, 0, 0]), (2, 5, [0, 2, 3, 0]), (2, 2, [0, 2, 0, 4])])
+@pytest.mark.parametrize(
+    ("a", "b", "expected"), [(5, 5, [1, 0, 0, 0]), (2, 5, [0, 2, 3, 0]), (2, 2, [0, 2, 0, 4])]
+)
 def test_several_early_returns(a, b, expected):
     (out,) = launch(two_returns_kernel, (1,), zeros(4), a, b)
     assert out.tolist() == expected
@@ -305,7 +316,9 @@ def static_kernel(out_ptr, N: tl.constexpr, STEPS: tl.constexpr):
 
 def test_static_range_is_unrolled_in_order():
     args = (zeros(N),)
-    found, expected = (run(static_kernel, (1,), *args, N=N, STEPS=5)[0] for run in (launch, interpret))
+    found, expected = (
+        run(static_kernel, (1,), *args, N=N, STEPS=5)[0] for run in (launch, interpret)
+    )
     assert_same(found, expected)
 
 
@@ -471,7 +484,9 @@ def constant_branch_kernel(x_ptr, out_ptr, bias_ptr, N: tl.constexpr, ADD: tl.co
 @pytest.mark.parametrize("biased", [False, True])
 def test_constant_conditions_choose_at_compile_time(add, biased):
     x, bias = normal(I32, N), normal(I32, N, seed=1)
-    out = launch(constant_branch_kernel, (1,), x, zeros(N), bias if biased else None, N=N, ADD=add)[1]
+    out = launch(constant_branch_kernel, (1,), x, zeros(N), bias if biased else None, N=N, ADD=add)[
+        1
+    ]
     assert_same(out, x + (bias if biased else 0) + int(add))
 
 

@@ -11,7 +11,9 @@ from tests.cpu.values import assert_same, dtype_of, from_bits, normal
 
 
 @triton.jit
-def dot_kernel(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr):
+def dot_kernel(
+    a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr
+):
     m = tl.arange(0, M)
     n = tl.arange(0, N)
     k = tl.arange(0, K)
@@ -25,14 +27,25 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.double() @ b.double()
 
 
-def assert_close(out: torch.Tensor, exact: torch.Tensor, inner: int, per_term: float = 1e-7) -> None:
+def assert_close(
+    out: torch.Tensor, exact: torch.Tensor, inner: int, per_term: float = 1e-7
+) -> None:
     """Within what `inner` roundings of unit-sized terms may add up to."""
     worst = (out.double() - exact).abs().max().item()
     limit = per_term * (inner + 4) * max(1.0, exact.abs().max().item())
     assert worst <= limit, f"largest error {worst:.3g}, allowed {limit:.3g}"
 
 
-SHAPES = [(16, 16, 16), (1, 1, 1), (1, 16, 32), (16, 1, 16), (2, 4, 8), (32, 64, 16), (64, 16, 128), (128, 128, 32)]
+SHAPES = [
+    (16, 16, 16),
+    (1, 1, 1),
+    (1, 16, 32),
+    (16, 1, 16),
+    (2, 4, 8),
+    (32, 64, 16),
+    (64, 16, 128),
+    (128, 128, 32),
+]
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
@@ -75,7 +88,9 @@ def test_int8_dot_accumulates_in_int32(m, n, k):
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3", "ieee"])
 def test_every_input_precision_is_at_least_as_good_as_it_promises(precision):
     a, b = normal(torch.float32, 32, 64), normal(torch.float32, 64, 32, seed=1)
-    *_, out = launch(dot_kernel, (1,), a, b, torch.zeros(32, 32), M=32, N=32, K=64, PRECISION=precision)
+    *_, out = launch(
+        dot_kernel, (1,), a, b, torch.zeros(32, 32), M=32, N=32, K=64, PRECISION=precision
+    )
     assert_close(out, product(a, b), 64, per_term=1e-3 if precision == "tf32" else 1e-6)
 
 
@@ -83,14 +98,18 @@ def test_every_input_precision_is_at_least_as_good_as_it_promises(precision):
 def test_infinities_and_nan_reach_only_their_row(value):
     a, b = normal(torch.float32, 16, 16), normal(torch.float32, 16, 16, seed=1).abs() + 1
     a[3, 5] = value
-    *_, out = launch(dot_kernel, (1,), a, b, torch.zeros(16, 16), M=16, N=16, K=16, PRECISION="ieee")
+    *_, out = launch(
+        dot_kernel, (1,), a, b, torch.zeros(16, 16), M=16, N=16, K=16, PRECISION="ieee"
+    )
     others = torch.arange(16) != 3
     assert_close(out[others], product(a, b)[others], 16)
     assert (out[3].isnan() if value != value else out[3].isinf()).all()
 
 
 @triton.jit
-def accumulate_kernel(a_ptr, b_ptr, c_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+def accumulate_kernel(
+    a_ptr, b_ptr, c_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
+):
     m = tl.arange(0, M)
     n = tl.arange(0, N)
     k = tl.arange(0, K)
@@ -99,17 +118,26 @@ def accumulate_kernel(a_ptr, b_ptr, c_ptr, out_ptr, M: tl.constexpr, N: tl.const
     place = m[:, None] * N + n[None, :]
     c = tl.load(c_ptr + place)
     tl.store(out_ptr + place, tl.dot(a, b, c, input_precision="ieee", out_dtype=c.dtype))
-    tl.store(out_ptr + M * N + place, tl.dot(a, b, input_precision="ieee", out_dtype=c.dtype) + c * 2)
+    tl.store(
+        out_ptr + M * N + place, tl.dot(a, b, input_precision="ieee", out_dtype=c.dtype) + c * 2
+    )
 
 
 @pytest.mark.parametrize(
     ("dtype", "result", "per_term"),
-    [("float32", "float32", 1e-7), ("float16", "float32", 1e-7), ("float16", "float16", 1e-3), ("bfloat16", "float32", 1e-7)],
+    [
+        ("float32", "float32", 1e-7),
+        ("float16", "float32", 1e-7),
+        ("float16", "float16", 1e-3),
+        ("bfloat16", "float32", 1e-7),
+    ],
 )
 def test_the_accumulator_is_added(dtype, result, per_term):
     a, b = normal(dtype_of(dtype), 16, 32), normal(dtype_of(dtype), 32, 16, seed=1)
     c = normal(dtype_of(result), 16, 16, seed=2)
-    *_, out = launch(accumulate_kernel, (1,), a, b, c, torch.zeros(2, 16, 16, dtype=c.dtype), M=16, N=16, K=32)
+    *_, out = launch(
+        accumulate_kernel, (1,), a, b, c, torch.zeros(2, 16, 16, dtype=c.dtype), M=16, N=16, K=32
+    )
     assert_close(out[0], product(a, b) + c.double(), 32, per_term)
     assert_close(out[1], product(a, b) + 2 * c.double(), 32, per_term)
 
@@ -123,7 +151,9 @@ def test_an_int32_accumulator_is_added():
 
 
 @triton.jit
-def transposed_kernel(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WAY: tl.constexpr):
+def transposed_kernel(
+    a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WAY: tl.constexpr
+):
     m = tl.arange(0, M)
     n = tl.arange(0, N)
     k = tl.arange(0, K)
@@ -151,7 +181,9 @@ def test_transposed_operands_and_results(way, dtype):
 
 
 @triton.jit
-def batched_kernel(a_ptr, b_ptr, c_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+def batched_kernel(
+    a_ptr, b_ptr, c_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
+):
     batch = tl.arange(0, B)[:, None, None]
     m = tl.arange(0, M)
     n = tl.arange(0, N)
@@ -180,7 +212,9 @@ def chained_kernel(q_ptr, k_ptr, v_ptr, out_ptr, M: tl.constexpr, N: tl.constexp
     k = tl.load(k_ptr + n[:, None] * D + d[None, :])
     v = tl.load(v_ptr + n[:, None] * D + d[None, :])
     s = tl.dot(q, tl.trans(k), input_precision="ieee") * 0.125
-    tl.store(out_ptr + m[:, None] * D + d[None, :], tl.dot(s.to(v.dtype), v, input_precision="ieee"))
+    tl.store(
+        out_ptr + m[:, None] * D + d[None, :], tl.dot(s.to(v.dtype), v, input_precision="ieee")
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -192,14 +226,25 @@ def test_a_dot_of_a_dot(dtype):
 
 
 @triton.jit
-def loop_kernel(a_ptr, b_ptr, c_ptr, inner, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, FORM: tl.constexpr):
+def loop_kernel(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    inner,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    FORM: tl.constexpr,
+):
     m = tl.arange(0, M)
     n = tl.arange(0, N)
     k = tl.arange(0, K)
     c = tl.zeros([M, N], tl.float32)
     for start in range(0, inner, K):
         valid = start + k < inner
-        a = tl.load(a_ptr + m[:, None] * inner + (start + k)[None, :], mask=valid[None, :], other=0.0)
+        a = tl.load(
+            a_ptr + m[:, None] * inner + (start + k)[None, :], mask=valid[None, :], other=0.0
+        )
         b = tl.load(b_ptr + (start + k)[:, None] * N + n[None, :], mask=valid[:, None], other=0.0)
         if FORM == "acc":
             c = tl.dot(a, b, c, input_precision="ieee")
@@ -217,12 +262,16 @@ def test_an_accumulator_carried_by_a_loop(form, dtype):
     *_, out = launch(loop_kernel, (1,), a, b, torch.zeros(32, 64), 150, M=32, N=64, K=32, FORM=form)
     exact = torch.zeros(32, 64, dtype=torch.float64)
     for start in range(0, 150, 32):
-        exact = exact * (0.5 if form == "scaled" else 1) + product(a[:, start : start + 32], b[start : start + 32])
+        exact = exact * (0.5 if form == "scaled" else 1) + product(
+            a[:, start : start + 32], b[start : start + 32]
+        )
     assert_close(out, exact, 150, 2e-7)
 
 
 @triton.jit
-def fused_kernel(a_ptr, b_ptr, row_ptr, out_ptr, sums_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+def fused_kernel(
+    a_ptr, b_ptr, row_ptr, out_ptr, sums_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
+):
     m = tl.arange(0, M)
     n = tl.arange(0, N)
     k = tl.arange(0, K)
@@ -235,8 +284,14 @@ def fused_kernel(a_ptr, b_ptr, row_ptr, out_ptr, sums_ptr, M: tl.constexpr, N: t
 
 
 def test_arithmetic_around_a_dot():
-    a, b, row = normal(torch.float32, 16, 32), normal(torch.float32, 32, 16, seed=1), normal(torch.float32, 16, seed=2)
-    *_, out, sums = launch(fused_kernel, (1,), a, b, row, torch.zeros(16, 16), torch.zeros(32), M=16, N=16, K=32)
+    a, b, row = (
+        normal(torch.float32, 16, 32),
+        normal(torch.float32, 32, 16, seed=1),
+        normal(torch.float32, 16, seed=2),
+    )
+    *_, out, sums = launch(
+        fused_kernel, (1,), a, b, row, torch.zeros(16, 16), torch.zeros(32), M=16, N=16, K=32
+    )
     exact = product(a.clamp(min=0), b * 2) + row.double()
     assert_close(out, exact, 32)
     assert_close(sums[:16], exact.sum(1), 64)
@@ -264,5 +319,7 @@ def test_fp8_operands_take_every_bit_pattern():
     pattern[(pattern & np.uint64(0x7C)) == 0x7C] = 0
     a = from_bits(pattern, torch.float8_e5m2).reshape(16, 16)
     b = torch.eye(16).to(torch.float8_e5m2)
-    *_, out = launch(dot_kernel, (1,), a, b, torch.zeros(16, 16), M=16, N=16, K=16, PRECISION="ieee")
+    *_, out = launch(
+        dot_kernel, (1,), a, b, torch.zeros(16, 16), M=16, N=16, K=16, PRECISION="ieee"
+    )
     assert torch.equal(out, a.float())

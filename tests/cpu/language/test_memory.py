@@ -50,8 +50,12 @@ def test_masked_off_lanes_of_a_store_keep_what_was_there(dtype):
     there = from_bits(np.full(N, 0x55, dtype=np.uint64), dtype_of(dtype))
     mask = some_mask()
     *_, out = launch(masked_store_kernel, (1,), x, mask, there, N=N)
-    whole = torch.from_numpy(np.where(mask.numpy(), x.view(torch.uint8).numpy().reshape(N, -1).T, 0).T.copy())
-    kept = torch.from_numpy(np.where(mask.numpy(), 0, there.view(torch.uint8).numpy().reshape(N, -1).T).T.copy())
+    whole = torch.from_numpy(
+        np.where(mask.numpy(), x.view(torch.uint8).numpy().reshape(N, -1).T, 0).T.copy()
+    )
+    kept = torch.from_numpy(
+        np.where(mask.numpy(), 0, there.view(torch.uint8).numpy().reshape(N, -1).T).T.copy()
+    )
     assert torch.equal(out.view(torch.uint8).reshape(N, -1), whole | kept)
 
 
@@ -113,7 +117,12 @@ def rank2_kernel(x_ptr, out_ptr, rows, cols, sx0, sx1, so0, so1, M: tl.constexpr
 
 
 @prop
-@given(rows=st.integers(1, 16), cols=st.integers(1, 32), transposed=st.booleans(), step=st.integers(1, 3))
+@given(
+    rows=st.integers(1, 16),
+    cols=st.integers(1, 32),
+    transposed=st.booleans(),
+    step=st.integers(1, 3),
+)
 def test_matrices_with_any_strides_and_bounds(rows, cols, transposed, step):
     base = torch.arange(32 * 32 * step, dtype=torch.float32).reshape(32, 32 * step)[:, ::step]
     x = (base.T if transposed else base)[:rows, :cols]
@@ -134,14 +143,18 @@ def rank3_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constex
 
 def test_rank_3_with_a_mask_in_the_middle_and_a_transposed_store():
     x = torch.arange(4 * 8 * 2, dtype=torch.int32).reshape(4, 8, 2)
-    _, out = launch(rank3_kernel, (1,), x, torch.zeros(2, 8, 4, dtype=torch.int32), A=4, B=8, C=2, limit=5)
+    _, out = launch(
+        rank3_kernel, (1,), x, torch.zeros(2, 8, 4, dtype=torch.int32), A=4, B=8, C=2, limit=5
+    )
     expected = x.clone()
     expected[:, 5:] = -1
     assert_same(out, expected.permute(2, 1, 0).contiguous())
 
 
 @triton.jit
-def rank4_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
+def rank4_kernel(
+    x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr
+):
     a = tl.arange(0, A)[:, None, None, None]
     b = tl.arange(0, B)[None, :, None, None]
     c = tl.arange(0, C)[None, None, :, None]
@@ -194,7 +207,9 @@ def strided_kernel(x_ptr, out_ptr, stride, out_stride, N: tl.constexpr):
     tl.store(out_ptr + (N - 1) * 3 + i * out_stride, tl.load(x_ptr + (N - 1) * 3 + i * stride))
 
 
-@pytest.mark.parametrize(("stride", "out_stride"), [(-1, 1), (1, -1), (-3, -2), (0, 1), (3, -3), (2, 2)])
+@pytest.mark.parametrize(
+    ("stride", "out_stride"), [(-1, 1), (1, -1), (-3, -2), (0, 1), (3, -3), (2, 2)]
+)
 def test_strides_of_either_sign_and_zero(stride, out_stride):
     x = torch.arange(6 * N, dtype=torch.int32)
     _, out = launch(strided_kernel, (1,), x, torch.zeros_like(x), stride, out_stride, N=N)
@@ -249,7 +264,9 @@ def test_narrow_offsets_extend_by_their_sign(dtype):
     x = torch.arange(400, dtype=torch.int32)
     low = -100 if dtype.startswith("int") else 0
     offsets = torch.from_numpy(np.linspace(low, 120, 16).astype(dtype))
-    *_, out = launch(narrow_offset_kernel, (1,), x, offsets, torch.zeros(16, dtype=torch.int32), N=16)
+    *_, out = launch(
+        narrow_offset_kernel, (1,), x, offsets, torch.zeros(16, dtype=torch.int32), N=16
+    )
     assert_same(out, torch.from_numpy((128 + offsets.numpy().astype(np.int64)).astype(np.int32)))
 
 

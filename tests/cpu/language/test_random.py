@@ -27,8 +27,12 @@ def integers_kernel(out_ptr, seed, N: tl.constexpr):
 @pytest.mark.parametrize("seed", [0, 42, 2**31 - 1, -5, 2**40 + 7])
 def test_randint_and_randint4x_are_the_same_bits_as_the_interpreter(seed):
     out = torch.zeros(5, N, dtype=torch.int32)
-    (found,), (expected,) = (run(integers_kernel, (1,), out, seed, N=N) for run in (launch, interpret))
-    assert_rows(("randint", "4x first", "4x second", "4x third", "4x fourth"), found, list(expected))
+    (found,), (expected,) = (
+        run(integers_kernel, (1,), out, seed, N=N) for run in (launch, interpret)
+    )
+    assert_rows(
+        ("randint", "4x first", "4x second", "4x third", "4x fourth"), found, list(expected)
+    )
 
 
 @triton.jit
@@ -46,7 +50,9 @@ def uniform_kernel(out_ptr, seed, offset, N: tl.constexpr):
 @given(seed=st.integers(2, 2**31 - 1), offset=st.integers(0, 2**30))
 def test_rand_is_the_same_bits_as_the_interpreter(seed, offset):
     out = torch.zeros(5, N)
-    (found,), (expected,) = (run(uniform_kernel, (1,), out, seed, offset, N=N) for run in (launch, interpret))
+    (found,), (expected,) = (
+        run(uniform_kernel, (1,), out, seed, offset, N=N) for run in (launch, interpret)
+    )
     assert_rows(("rand", "4x first", "4x second", "4x third", "4x fourth"), found, list(expected))
 
 
@@ -64,7 +70,9 @@ def normal_kernel(out_ptr, seed, N: tl.constexpr):
 
 @pytest.mark.parametrize("seed", [0, 1234])
 def test_randn_is_that_of_the_interpreter_up_to_the_rounding_of_its_functions(seed):
-    (found,), (expected,) = (run(normal_kernel, (1,), torch.zeros(N), seed, N=N) for run in (launch, interpret))
+    (found,), (expected,) = (
+        run(normal_kernel, (1,), torch.zeros(N), seed, N=N) for run in (launch, interpret)
+    )
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -80,7 +88,9 @@ def philox_kernel(out_ptr, seed, c1, N: tl.constexpr):
 
 def test_philox_with_all_counters_and_other_rounds():
     out = torch.zeros(4, N, dtype=torch.int32)
-    (found,), (expected,) = (run(philox_kernel, (1,), out, 99, 5, N=N) for run in (launch, interpret))
+    (found,), (expected,) = (
+        run(philox_kernel, (1,), out, 99, 5, N=N) for run in (launch, interpret)
+    )
     assert_same(found, expected)
 
 

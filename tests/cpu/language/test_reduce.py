@@ -69,7 +69,9 @@ def sum_as_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr, tl.sum(x, axis=0, dtype=out_ptr.dtype.element_ty))
 
 
-@pytest.mark.parametrize(("dtype", "result"), [("int8", "int64"), ("float16", "float32"), ("int32", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "result"), [("int8", "int64"), ("float16", "float32"), ("int32", "float32")]
+)
 def test_a_sum_in_the_dtype_that_was_asked_for(dtype, result):
     x = normal(dtype_of(dtype), N)
     _, out = launch(sum_as_kernel, (1,), x, torch.zeros(1, dtype=dtype_of(result)), N=N)
@@ -97,12 +99,16 @@ def test_reductions_of_a_matrix_along_each_axis_and_as_a_whole(m, n):
     _, *found = launch(axes_kernel, (1,), x, *outs, M=m, N=n)
     whole = torch.stack([x.sum(), x.min(), x.max()]).int()
     expected = [x.sum(0).int(), x.sum(1).int(), x.max(0).values, x.max(1).values, whole]
-    for name, got, want in zip(("axis 0", "axis 1", "keep 0", "keep 1", "whole"), found, expected, strict=True):
+    for name, got, want in zip(
+        ("axis 0", "axis 1", "keep 0", "keep 1", "whole"), found, expected, strict=True
+    ):
         assert not (problem := difference(got, want)), f"{name}: {problem}"
 
 
 @triton.jit
-def rank3_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, AXIS: tl.constexpr):
+def rank3_kernel(
+    x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, AXIS: tl.constexpr
+):
     a = tl.arange(0, A)[:, None, None]
     b = tl.arange(0, B)[None, :, None]
     c = tl.arange(0, C)[None, None, :]
@@ -131,15 +137,21 @@ def extremes_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 def test_integer_max_and_min(dtype):
     x = edge_pairs(dtype_of(dtype), 256)[0].reshape(16, 16)
     _, out = launch(extremes_kernel, (1,), x, torch.zeros(2, 16, dtype=x.dtype), M=16, N=16)
-    assert_rows(("max", "min"), out, [torch.from_numpy(f(x.numpy(), axis=1)) for f in (np.max, np.min)])
+    assert_rows(
+        ("max", "min"), out, [torch.from_numpy(f(x.numpy(), axis=1)) for f in (np.max, np.min)]
+    )
 
 
 def check_float_extremes(x: torch.Tensor) -> None:
     rows = len(x)
-    _, out = launch(extremes_kernel, (1,), x, torch.zeros(2, rows, dtype=x.dtype), M=rows, N=x.shape[1])
+    _, out = launch(
+        extremes_kernel, (1,), x, torch.zeros(2, rows, dtype=x.dtype), M=rows, N=x.shape[1]
+    )
     values = wide(x)
     expected = [torch.from_numpy(f.reduce(values, axis=1)).to(x.dtype) for f in (np.fmax, np.fmin)]
-    assert_rows(("max", "min"), out, expected, lambda got, want: difference(got, want, signed_zero=False))
+    assert_rows(
+        ("max", "min"), out, expected, lambda got, want: difference(got, want, signed_zero=False)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -283,7 +295,9 @@ def mixed_kernel(x_ptr, out_ptr, where_ptr, N: tl.constexpr):
 
 def test_the_tensors_reduced_together_may_differ_in_dtype():
     x = normal(torch.float32, N)
-    _, out, where = launch(mixed_kernel, (1,), x, torch.zeros(1), torch.zeros(1, dtype=torch.int64), N=N)
+    _, out, where = launch(
+        mixed_kernel, (1,), x, torch.zeros(1), torch.zeros(1, dtype=torch.int64), N=N
+    )
     assert_same(out, x.max().reshape(1))
     assert_same(where, x.argmax().reshape(1))
 

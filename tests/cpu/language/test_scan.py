@@ -25,7 +25,12 @@ def cumulative_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 def test_cumsum_and_cumprod_along_each_axis_and_backwards():
     x = normal(torch.int32, M, N) % 5 + 1
     _, out = launch(cumulative_kernel, (1,), x, torch.zeros(4, M, N, dtype=torch.int32), M=M, N=N)
-    expected = [x.cumsum(1).int(), x.cumsum(0).int(), x.cumprod(1).int(), x.flip(1).cumsum(1).flip(1).int()]
+    expected = [
+        x.cumsum(1).int(),
+        x.cumsum(0).int(),
+        x.cumprod(1).int(),
+        x.flip(1).cumsum(1).flip(1).int(),
+    ]
     assert_rows(("cumsum 1", "cumsum 0", "cumprod", "reverse"), out, expected)
 
 

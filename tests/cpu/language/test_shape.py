@@ -31,7 +31,11 @@ def test_arange_full_zeros_and_splat(count):
     (out,) = launch(making_kernel, (1,), torch.full((7, count), -1, dtype=torch.int32), 42, N=count)
     i = torch.arange(count, dtype=torch.int32)
     expected = [i, i + count, i * 0 + 7, i * 0 + 42, i * 0, i * 0, i * 0 + 42]
-    assert_rows(("arange", "arange from n", "full", "full of argument", "zeros", "zeros_like", "splat"), out, expected)
+    assert_rows(
+        ("arange", "arange from n", "full", "full of argument", "zeros", "zeros_like", "splat"),
+        out,
+        expected,
+    )
 
 
 @triton.jit
@@ -40,13 +44,17 @@ def constant_kernel(out_ptr, N: tl.constexpr, VALUE: tl.constexpr):
     tl.store(out_ptr + i, tl.full([N], VALUE, out_ptr.dtype.element_ty))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "uint64", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int64", "uint64", "float16", "bfloat16", "float64"]
+)
 def test_constants_in_every_dtype(dtype):
     (out,) = launch(constant_kernel, (1,), torch.zeros(16, dtype=dtype_of(dtype)), N=16, VALUE=1)
     assert_same(out, torch.ones(16, dtype=dtype_of(dtype)))
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), -0.0, 1e-45, 3.4028234663852886e38])
+@pytest.mark.parametrize(
+    "value", [float("inf"), float("-inf"), float("nan"), -0.0, 1e-45, 3.4028234663852886e38]
+)
 def test_special_float_constants(value):
     (out,) = launch(constant_kernel, (1,), torch.zeros(4), N=4, VALUE=value)
     assert_same(out, torch.full((4,), value), signed_zero=value != 0)
@@ -75,9 +83,16 @@ def broadcast_kernel(row_ptr, col_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (2, 64), (16, 1), (32, 16)])
 def test_rows_and_columns_broadcast(m, n):
     row, col = normal(torch.int32, n), normal(torch.int32, m, seed=1)
-    *_, out = launch(broadcast_kernel, (1,), row, col, torch.zeros(4, m, n, dtype=torch.int32), M=m, N=n)
+    *_, out = launch(
+        broadcast_kernel, (1,), row, col, torch.zeros(4, m, n, dtype=torch.int32), M=m, N=n
+    )
     full_row, full_col = row[None, :].expand(m, n), col[:, None].expand(m, n)
-    expected = [full_col + full_row, full_row.contiguous(), full_col - full_row, full_col.contiguous()]
+    expected = [
+        full_col + full_row,
+        full_row.contiguous(),
+        full_col - full_row,
+        full_col.contiguous(),
+    ]
     assert_rows(("operator", "broadcast_to", "broadcast", "expand_dims"), out, expected)
 
 
@@ -92,7 +107,9 @@ def reshape_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
     tl.store(out_ptr + 2 * M * N + n[:, None] * M + m[None, :], tl.reshape(x, [N, M]))
     tl.store(out_ptr + 3 * M * N + flat, x.T.reshape([M * N]))
     tl.store(out_ptr + 4 * M * N + flat, tl.reshape(tl.reshape(x, [M // 2, 2, N]), [M * N]))
-    tl.store(out_ptr + 5 * M * N + flat, tl.reshape(tl.trans(tl.reshape(x, [M // 2, 2 * N])), [M * N]))
+    tl.store(
+        out_ptr + 5 * M * N + flat, tl.reshape(tl.trans(tl.reshape(x, [M // 2, 2 * N])), [M * N])
+    )
 
 
 @pytest.mark.parametrize(("m", "n"), [(2, 2), (4, 16), (64, 8)])
@@ -101,12 +118,21 @@ def test_reshape_keeps_the_row_major_order(m, n):
     _, out = launch(reshape_kernel, (1,), x, torch.zeros(6, m * n, dtype=torch.int32), M=m, N=n)
     turned = x.reshape(m // 2, 2 * n).T.reshape(-1)
     expected = [x.flatten(), x.flatten(), x.flatten(), x.T.reshape(-1), x.flatten(), turned]
-    names = ("reshape", "ravel", "to (n, m)", "of a transpose", "to rank 3 and back", "transpose of a reshape")
+    names = (
+        "reshape",
+        "ravel",
+        "to (n, m)",
+        "of a transpose",
+        "to rank 3 and back",
+        "transpose of a reshape",
+    )
     assert_rows(names, out, expected)
 
 
 @triton.jit
-def permute_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
+def permute_kernel(
+    x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr
+):
     a = tl.arange(0, A)[:, None, None]
     b = tl.arange(0, B)[None, :, None]
     c = tl.arange(0, C)[None, None, :]
@@ -115,10 +141,14 @@ def permute_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.const
     tl.store(out_ptr + tl.arange(0, A * B * C), tl.reshape(y, [A * B * C]))
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+)
 def test_permute_in_every_order(order):
     x = counted(2, 4, 8)
-    _, out = launch(permute_kernel, (1,), x, torch.zeros(64, dtype=torch.int32), A=2, B=4, C=8, P=order)
+    _, out = launch(
+        permute_kernel, (1,), x, torch.zeros(64, dtype=torch.int32), A=2, B=4, C=8, P=order
+    )
     assert_same(out, x.permute(order).reshape(-1))
 
 
@@ -132,7 +162,9 @@ def transpose_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", ALL)
 def test_trans_in_every_dtype(dtype):
-    x = from_bits(np.arange(128, dtype=np.uint64) * np.uint64(0x0101_0301_0101), dtype_of(dtype)).reshape(8, 16)
+    x = from_bits(
+        np.arange(128, dtype=np.uint64) * np.uint64(0x0101_0301_0101), dtype_of(dtype)
+    ).reshape(8, 16)
     _, out = launch(transpose_kernel, (1,), x, torch.zeros_like(x.T.contiguous()), M=8, N=16)
     assert_same(out, x.T.contiguous())
 
@@ -218,7 +250,9 @@ def view_kernel(x_ptr, out_ptr, N: tl.constexpr):
 def test_a_view_can_be_expanded():
     x = counted(32)
     args = x, torch.zeros(64, dtype=torch.int32)
-    assert_same(launch(view_kernel, (1,), *args, N=32)[1], interpret(view_kernel, (1,), *args, N=32)[1])
+    assert_same(
+        launch(view_kernel, (1,), *args, N=32)[1], interpret(view_kernel, (1,), *args, N=32)[1]
+    )
 
 
 @triton.jit
@@ -229,5 +263,10 @@ def scalar_shape_kernel(x_ptr, out_ptr):
 
 
 def test_a_tensor_of_one_element_broadcasts():
-    _, out = launch(scalar_shape_kernel, (1,), torch.tensor([5], dtype=torch.int32), torch.zeros(8, dtype=torch.int32))
+    _, out = launch(
+        scalar_shape_kernel,
+        (1,),
+        torch.tensor([5], dtype=torch.int32),
+        torch.zeros(8, dtype=torch.int32),
+    )
     assert_same(out, torch.arange(5, 13, dtype=torch.int32))

@@ -50,21 +50,32 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
 
 def _find_failing(kernel: Kernel, module: ir.Module) -> None:
     """Which helpers may stop at an assertion, directly or through another."""
-    calls = {f.name: [op for op in walk(f.body) if op.name in ("tt.call", "tt.assert")] for f in module.functions}
+    calls = {
+        f.name: [op for op in walk(f.body) if op.name in ("tt.call", "tt.assert")]
+        for f in module.functions
+    }
     changed = True
     while changed:
         changed = False
         for name, ops in calls.items():
             if name in kernel.failing:
                 continue
-            if any(op.name == "tt.assert" or op.attrs.get("callee") in kernel.failing for op in ops):
+            if any(
+                op.name == "tt.assert" or op.attrs.get("callee") in kernel.failing for op in ops
+            ):
                 kernel.failing.add(name)
                 changed = True
 
 
 def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
     results = [scalar_type(t.elem) for t in function.results]
-    kind = ll.VoidType() if not results else results[0] if len(results) == 1 else ll.LiteralStructType(results)
+    kind = (
+        ll.VoidType()
+        if not results
+        else results[0]
+        if len(results) == 1
+        else ll.LiteralStructType(results)
+    )
     args = [scalar_type(a.type.elem) for a in function.args] + [I32] * 6 + [PTR]
     helper = ll.Function(kernel.module, ll.FunctionType(kind, args), f"helper.{function.name}")
     helper.linkage = "internal"
@@ -74,8 +85,14 @@ def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
 def _lower_helper(kernel: Kernel, function: ir.Function) -> None:
     helper = kernel.functions[function.name]
     count = len(function.args)
-    ids, counts, status = helper.args[count : count + 3], helper.args[count + 3 : count + 6], helper.args[-1]
-    ctx = Context(kernel, Emitter(helper), Usage(function), Program(tuple(ids), tuple(counts), status))
+    ids, counts, status = (
+        helper.args[count : count + 3],
+        helper.args[count + 3 : count + 6],
+        helper.args[-1],
+    )
+    ctx = Context(
+        kernel, Emitter(helper), Usage(function), Program(tuple(ids), tuple(counts), status)
+    )
     for arg, value in zip(function.args, helper.args[:count], strict=True):
         ctx.set(arg, value)
     FunctionLowering(ctx, function).run()

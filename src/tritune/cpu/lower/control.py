@@ -16,7 +16,7 @@ from . import effects, elementwise, nests, reduce, schedule
 from .context import Buffer, Context, row_major
 from .dot import emit_dot, plan_dots
 from .evaluate import Nest, constant_value
-from .llvm import I32, PTR, constant, scalar_type
+from .llvm import I32, PTR, constant, i64, memory_type, scalar_type
 from .usage import is_eager, walk
 
 _SPREADS = frozenset("tt.broadcast tt.expand_dims tt.splat".split())
@@ -43,6 +43,7 @@ class FunctionLowering:
             "tt.histogram": lambda op: effects.emit_histogram(ctx, op),
             "tt.gather": lambda op: effects.emit_gather(ctx, op),
             "tt.reshape": self._reshape,
+            "tt.cat": self._cat,
             "tt.unsplat": self._unsplat,
             "tt.call": self._call,
             "tt.return": self._return,
@@ -67,7 +68,13 @@ class FunctionLowering:
             for arg in block.args:
                 if not arg.type.rank:
                     self.ctx.set(arg, self.phis[arg])
-            self.block(block)
+            # What this block puts into buffers is not there for a block that is reached around it.
+            with self.ctx.scope():
+                self.block(block)
+                kept = {r: self.ctx.get(r) for op in block.ops for r in op.results}
+            for value, held in kept.items():
+                if held is not None:
+                    self.ctx.set(value, held)
         self.ctx.release_heap()
 
     def block(self, block: ir.Block) -> None:
@@ -103,7 +110,9 @@ class FunctionLowering:
         for result in op.results:
             if op.name == "tt.load":
                 ctx.note_load(result)
-            depth = 1 + max((self._depth.get(o, 0) for o in op.operands if ctx.get(o) is None), default=0)
+            depth = 1 + max(
+                (self._depth.get(o, 0) for o in op.operands if ctx.get(o) is None), default=0
+            )
             self._depth[result] = depth
             if depth > schedule.LONGEST_CHAIN:
                 nests.materialise(ctx, result, op)
@@ -115,7 +124,9 @@ class FunctionLowering:
         ctx, result = self.ctx, op.result
         kind = scalar_type(result.type.elem) if result.type.elem != "i1" else ll.IntType(8)
         table = ll.ArrayType(kind, result.type.numel)
-        place = ll.GlobalVariable(ctx.kernel.module, table, ctx.kernel.module.get_unique_name("table"))
+        place = ll.GlobalVariable(
+            ctx.kernel.module, table, ctx.kernel.module.get_unique_name("table")
+        )
         place.linkage, place.global_constant = "internal", True
         place.initializer = ll.Constant(table, list(op.attrs["value"]))
         shape = result.type.shape
@@ -153,6 +164,19 @@ class FunctionLowering:
         shape = op.result.type.shape
         ctx.set(op.result, held.viewed(shape, row_major(shape)))
 
+    def _cat(self, op: ir.Op) -> None:
+        ctx, result = self.ctx, op.result
+        whole = ctx.new_buffer(result.type.elem, result.type.shape)
+        place = 0
+        for part in op.operands:
+            memory = ctx.b.gep(whole.memory, [i64(place)], source_etype=memory_type(whole.elem))
+            with ctx.scope():
+                nests.materialise(
+                    ctx, part, op, Buffer(memory, whole.elem, part.type.shape, whole.strides)
+                )
+            place += part.type.shape[0] * whole.strides[0]
+        ctx.set(result, whole)
+
     def _unsplat(self, op: ir.Op) -> None:
         nest = Nest(self.ctx, 1)
         self.ctx.set(op.result, nest.at(op.operands[0], nests.element_zero(op.operands[0])).x)
@@ -173,12 +197,16 @@ class FunctionLowering:
     def _call(self, op: ir.Op) -> None:
         ctx = self.ctx
         if any(v.type.rank for v in [*op.operands, *op.results]):
-            raise CompileError(op.name, "a noinline function takes and returns scalars only", str(op.loc))
+            raise CompileError(
+                op.name, "a noinline function takes and returns scalars only", str(op.loc)
+            )
         callee = op.attrs["callee"]
         args = [ctx.scalar(o) for o in op.operands]
         outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
         if callee in ctx.kernel.failing:
-            failed = ctx.b.icmp_unsigned("!=", ctx.b.load(ctx.program.status, typ=I32), ll.Constant(I32, 0))
+            failed = ctx.b.icmp_unsigned(
+                "!=", ctx.b.load(ctx.program.status, typ=I32), ll.Constant(I32, 0)
+            )
             with ctx.b.if_then(failed, likely=False):
                 effects.leave(ctx)
                 ctx.b.position_at_end(ctx.b.append_basic_block("unreachable"))
@@ -235,12 +263,19 @@ class FunctionLowering:
                 if value.owner in inside or value not in self._depth:
                     continue
                 # A broadcast costs nothing to evaluate: what is spread out is what should be computed once.
-                while value not in ctx.layout and value.owner is not None and value.owner.name in _SPREADS:
+                while (
+                    value not in ctx.layout
+                    and value.owner is not None
+                    and value.owner.name in _SPREADS
+                ):
                     value = value.owner.operands[0]
                 if value.type.rank == 0 or ctx.get(value) is not None:
                     continue
                 nodes = schedule.lazy_nodes(ctx, [value])
-                if any(schedule.weight(ctx, v) >= 2 for v in nodes) or schedule.cost(ctx, value) > 4:
+                if (
+                    any(schedule.weight(ctx, v) >= 2 for v in nodes)
+                    or schedule.cost(ctx, value) > 4
+                ):
                     nests.materialise(ctx, value, op)
 
     def _for(self, op: ir.Op) -> None:
@@ -293,7 +328,11 @@ class FunctionLowering:
             condition = before_block.ops[-1]
             passed = []
             for value in condition.operands[1:]:
-                passed.append(nests.materialise(ctx, value, condition) if value.type.rank else ctx.scalar(value))
+                passed.append(
+                    nests.materialise(ctx, value, condition)
+                    if value.type.rank
+                    else ctx.scalar(value)
+                )
             nests.settle_loads(ctx, condition)
             b.cbranch(ctx.scalar(condition.operands[0]), inside, end)
             b.position_at_end(inside)
@@ -311,7 +350,8 @@ class FunctionLowering:
     def _if(self, op: ir.Op) -> None:
         ctx, b = self.ctx, self.ctx.b
         targets = [
-            ctx.new_buffer(r.type.elem, r.type.shape, ctx.layout.get(r)) if r.type.rank else None for r in op.results
+            ctx.new_buffer(r.type.elem, r.type.shape, ctx.layout.get(r)) if r.type.rank else None
+            for r in op.results
         ]
         ways = [b.append_basic_block("then"), b.append_basic_block("else")]
         end = b.append_basic_block("if.end")
@@ -325,12 +365,16 @@ class FunctionLowering:
                     block = op.regions[number].blocks[0]
                     self.block(block)
                     yielded = block.ops[-1]
-                    for value, buffer in zip(yielded.operands if op.results else [], targets, strict=True):
+                    for value, buffer in zip(
+                        yielded.operands if op.results else [], targets, strict=True
+                    ):
                         if buffer is not None:
                             nests.materialise(ctx, value, yielded, into=buffer)
                     scalars = [
                         ctx.scalar(v) if buffer is None else None
-                        for v, buffer in zip(yielded.operands if op.results else [], targets, strict=True)
+                        for v, buffer in zip(
+                            yielded.operands if op.results else [], targets, strict=True
+                        )
                     ]
             arrivals.append((b.block, scalars))
             b.branch(end)
@@ -397,7 +441,7 @@ class _Carried:
             if value.owner not in body.ops or terminator.operands.count(value) != 1:
                 continue
             old = body.args[1 + place]
-            if schedule.needed_after(ctx, old, value.owner, set()) or not _only_at_own_point(old, value.owner):
+            if schedule.needed_after(ctx, old, value.owner, set()):
                 continue
             ctx.destination[value] = held
 
@@ -414,7 +458,7 @@ class _Carried:
             ready = [
                 place for place in waiting
                 if not any(place in reads[other] for other in waiting if other != place)
-                and (place not in reads[place] or self._in_place(waiting[place], buffers[place]))
+                and (place not in reads[place] or schedule.reads_in_place(ctx, waiting[place], buffers[place]))
             ]  # fmt: skip
             if ready:
                 for place in ready[:1]:
@@ -437,43 +481,11 @@ class _Carried:
         memories = {held.memory for held in touched if isinstance(held, Buffer)}
         return {place for place, buffer in buffers.items() if buffer.memory in memories}
 
-    def _in_place(self, value: ir.Value, buffer: Buffer) -> bool:
-        """Whether each element of `buffer` is read only where it is then written."""
-        ctx = self.ctx
-        nodes = schedule.identity_nodes(ctx, [value])
-        for node in schedule.lazy_nodes(ctx, [value]):
-            assert node.owner is not None
-            for operand in node.owner.operands:
-                held = ctx.get(operand)
-                if isinstance(held, Buffer) and held.memory is buffer.memory:
-                    if node not in nodes or node.owner.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape",
-                                                                "tt.join", "tt.split", "tt.cat"):
-                        return False
-        return True
-
     def close(self, block: ll.Block) -> None:
         for held, value in zip(self.held, self.following, strict=True):
             if not isinstance(held, Buffer):
                 assert held is not None
                 held.add_incoming(value, block)
-
-
-def _only_at_own_point(old: ir.Value, dot: ir.Op) -> bool:
-    """Whether the product reads the old value only as its accumulator, element by element."""
-    value = dot.operands[2]
-    stack, through_shape = [(value, False)], False
-    while stack:
-        current, moved = stack.pop()
-        if current is old:
-            through_shape |= moved
-            continue
-        op = current.owner
-        if op is None:
-            continue
-        changes = op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.join", "tt.split", "tt.cat")
-        if not is_eager(op):
-            stack.extend((o, moved or changes) for o in op.operands)
-    return not through_shape
 
 
 def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -482,7 +494,5 @@ def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, 
 
 def _can_evaluate(op: ir.Op) -> bool:
     known = ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.splat", "arith.constant", "tt.make_range",
-             "tt.load", "tt.join", "tt.split", "tt.cat", "ub.poison")  # fmt: skip
+             "tt.load", "tt.join", "tt.split", "ub.poison")  # fmt: skip
     return op.name in known or elementwise.supported(op.name)
-
-

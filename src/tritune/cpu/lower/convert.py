@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from llvmlite import ir as ll
 
-from .llvm import DOUBLE, FLOAT, HALF, I8, I16, I32, I64, Emitter, constant, lanes_of, scalar_type, vector_of
+from .llvm import (
+    DOUBLE,
+    FLOAT,
+    HALF,
+    I8,
+    I16,
+    I32,
+    I64,
+    Emitter,
+    constant,
+    lanes_of,
+    scalar_type,
+    vector_of,
+)
 
 #: Formats that are not computed in, but widened to f32 and rounded back.
 NARROW_FLOATS = ("f16", "bf16", "f8E4M3FN", "f8E5M2")
@@ -48,7 +61,9 @@ def narrow(e: Emitter, x: ll.Value, elem: str, rounding: str = "rtne") -> ll.Val
     return x
 
 
-def float_to_float(e: Emitter, x: ll.Value, source: str, target: str, rounding: str = "rtne") -> ll.Value:
+def float_to_float(
+    e: Emitter, x: ll.Value, source: str, target: str, rounding: str = "rtne"
+) -> ll.Value:
     """Convert between any two float formats with one rounding."""
     if source == target:
         return x
@@ -146,7 +161,14 @@ def _widen_e4m3(e: Emitter, x: ll.Value, n: int) -> ll.Value:
 
 
 def _narrow_fp8(
-    e: Emitter, x: ll.Value, n: int, mantissa: int, bias: int, largest: float, nan: int, infinity: int | None
+    e: Emitter,
+    x: ll.Value,
+    n: int,
+    mantissa: int,
+    bias: int,
+    largest: float,
+    nan: int,
+    infinity: int | None,
 ) -> ll.Value:
     """Round to nearest even on the f32 bits. Out of range saturates, as the hardware conversions do."""
     b = e.b

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from llvmlite import ir as ll
 
 from .. import ir
-from . import memory, nests
+from . import memory, nests, schedule
 from .context import Buffer, Context, Index, Point
 from .convert import narrow, widen
 from .evaluate import Nest
@@ -34,7 +34,9 @@ def compute_elem(elem: str) -> str:
     return "i32" if elem.startswith("i") else "f32"
 
 
-def plan_dots(usage: Usage, function: ir.Function, layout: dict[ir.Value, int]) -> dict[ir.Op, bool]:
+def plan_dots(
+    usage: Usage, function: ir.Function, layout: dict[ir.Value, int]
+) -> dict[ir.Op, bool]:
     """For every product, whether lanes run along m; and the layouts its operands should be put into buffers with."""
     transposed: dict[ir.Op, bool] = {}
     depth: dict[ir.Value, int] = {}
@@ -97,7 +99,11 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
         source = _contiguous_dim(usage, op.operands[0], layout)
         return None if source is None else op.attrs["order"].index(source)
     for operand in op.operands:
-        if operand.type.shape == value.type.shape and operand.type.rank and op.name.startswith(("arith", "math", "tt.fp")):
+        if (
+            operand.type.shape == value.type.shape
+            and operand.type.rank
+            and op.name.startswith(("arith", "math", "tt.fp"))
+        ):
             found = _contiguous_dim(usage, operand, layout)
             if found is not None:
                 return found
@@ -123,8 +129,8 @@ def _choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) -
     vectors = max(1, min(vectors, columns // lanes))
     while (columns // lanes) % vectors:
         vectors -= 1
-    budget = 28 if many_registers else 12
-    tile_rows = options.micro_m or max(1, min(budget // vectors, 14 if many_registers else 6))
+    budget = 24 if many_registers else 12
+    tile_rows = options.micro_m or max(1, min(budget // vectors, 12 if many_registers else 6))
     tile_rows = min(tile_rows, rows)
     if not options.micro_m and rows % tile_rows:
         blocks = -(-rows // tile_rows)
@@ -142,10 +148,15 @@ def emit_dot(ctx: Context, op: ir.Op, transposed: bool) -> None:
     vector_side, scalar_side = (a, b) if transposed else (b, a)
     packed = nests.materialise(ctx, vector_side, op, fastest=lane_dim)
     scalars = nests.materialise(ctx, scalar_side, op)
-    if schedule_needs(ctx, c):
+    if ctx.get(c) is None:
         nests.prepare(ctx, op, [c], op.result.type.shape)
     target = ctx.destination.get(op.result)
-    if target is None or target.strides[lane_dim] != 1:
+    if (
+        target is None
+        or target.strides[lane_dim] != 1
+        or target.memory in (packed.memory, scalars.memory)
+        or not schedule.reads_in_place(ctx, c, target)
+    ):
         target = ctx.new_buffer(op.result.type.elem, op.result.type.shape, lane_dim)
     m, n = op.result.type.shape[-2:]
     k = a.type.shape[-1]
@@ -158,10 +169,6 @@ def emit_dot(ctx: Context, op: ir.Op, transposed: bool) -> None:
     else:
         kernel.run(rows, columns, k, ())
     ctx.set(op.result, target)
-
-
-def schedule_needs(ctx: Context, value: ir.Value) -> bool:
-    return ctx.get(value) is None
 
 
 class _MicroKernel:
@@ -185,7 +192,11 @@ class _MicroKernel:
 
     def _result_point(self, batch: Point, row: ll.Value, column: ll.Value) -> Point:
         lane = self.tile.lanes > 1
-        pair = (Index(column, lane), Index(row)) if self.transposed else (Index(row), Index(column, lane))
+        pair = (
+            (Index(column, lane), Index(row))
+            if self.transposed
+            else (Index(row), Index(column, lane))
+        )
         return (*batch, *pair)
 
     def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int, depth: int) -> None:
@@ -244,7 +255,13 @@ class _MicroKernel:
         return widen(self.ctx.e, value, c.type.elem)
 
     def _step(
-        self, batch: Point, k: ll.Value, row: ll.Value, column: ll.Value, rows: int, totals: list[ll.Value]
+        self,
+        batch: Point,
+        k: ll.Value,
+        row: ll.Value,
+        column: ll.Value,
+        rows: int,
+        totals: list[ll.Value],
     ) -> list[ll.Value]:
         ctx, tile = self.ctx, self.tile
         e, b = ctx.e, ctx.b
@@ -253,12 +270,20 @@ class _MicroKernel:
         for v in range(tile.vectors):
             along = Index(b.add(column, i64(v * tile.lanes)) if v else column, lane)
             point = (*batch, along, Index(k)) if self.transposed else (*batch, Index(k), along)
-            vectors.append(self._to_acc(to_vector(e, memory.load_buffer(ctx, self.packed, point, tile.lanes), tile.lanes)))
+            vectors.append(
+                self._to_acc(
+                    to_vector(
+                        e, memory.load_buffer(ctx, self.packed, point, tile.lanes), tile.lanes
+                    )
+                )
+            )
         result = []
         for r in range(rows):
             down = Index(b.add(row, i64(r)) if r else row)
             point = (*batch, Index(k), down) if self.transposed else (*batch, down, Index(k))
-            scalar = e.splat(self._to_acc(memory.load_buffer(ctx, self.scalars, point, 1).x), tile.lanes)
+            scalar = e.splat(
+                self._to_acc(memory.load_buffer(ctx, self.scalars, point, 1).x), tile.lanes
+            )
             for v in range(tile.vectors):
                 total = totals[r * tile.vectors + v]
                 if self.acc_elem[0] == "i":

@@ -6,7 +6,7 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import memory, nests
+from . import memory, nests, schedule
 from .context import Buffer, Context, Index, Point
 from .convert import narrow, widen
 from .elementwise import float_extreme
@@ -14,7 +14,12 @@ from .evaluate import Nest
 from .lanes import Lane
 from .llvm import DOUBLE, I8, I32, I64, PTR, constant, declare, i64, scalar_type
 
-_SUCCESS = {"acq_rel": "acq_rel", "acquire": "acquire", "release": "release", "relaxed": "monotonic"}
+_SUCCESS = {
+    "acq_rel": "acq_rel",
+    "acquire": "acquire",
+    "release": "release",
+    "relaxed": "monotonic",
+}
 
 
 def emit_atomic(ctx: Context, op: ir.Op) -> None:
@@ -25,6 +30,10 @@ def emit_atomic(ctx: Context, op: ir.Op) -> None:
     shape = result.type.shape
     old = ctx.new_buffer(result.type.elem, shape or (1,))
     mask = op.operands[2] if op.name == "tt.atomic_rmw" and len(op.operands) > 2 else None
+
+    # Every element is read before the first one is changed.
+    for read in schedule.loads_in(schedule.lazy_nodes(ctx, list(op.operands))):
+        nests.materialise(ctx, read, op)
 
     def body(nest: Nest, point: Point) -> None:
         place = point or (Index(i64(0)),)
@@ -46,7 +55,9 @@ def emit_atomic(ctx: Context, op: ir.Op) -> None:
         ctx.set(result, memory.load_buffer(ctx, old, (Index(i64(0)),), 1).x)
 
 
-def _atomic(ctx: Context, op: ir.Op, address: ll.Value, args: list[ll.Value], elem: str) -> ll.Value:
+def _atomic(
+    ctx: Context, op: ir.Op, address: ll.Value, args: list[ll.Value], elem: str
+) -> ll.Value:
     b = ctx.b
     ordering = _SUCCESS.get(str(op.attrs.get("sem", "acq_rel")), "acq_rel")
     if op.name == "tt.atomic_cas":
@@ -74,7 +85,9 @@ def _compare_and_swap(ctx: Context, address: ll.Value, args: list[ll.Value], ele
     return found if kind == raw else b.bitcast(found, kind)
 
 
-def _update_loop(ctx: Context, address: ll.Value, value: ll.Value, elem: str, kind: str) -> ll.Value:
+def _update_loop(
+    ctx: Context, address: ll.Value, value: ll.Value, elem: str, kind: str
+) -> ll.Value:
     """What the machine has no instruction for: compute, then swap if nothing changed meanwhile."""
     e, b = ctx.e, ctx.b
     raw = ll.IntType(ir.BITS[elem])
@@ -121,9 +134,17 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
     for number, operand in enumerate(op.operands):
         label = f"{prefix}" if len(op.operands) == 1 else f"{prefix}(operand {number}) "
 
-        def body(nest: Nest, point: Point, operand: ir.Value = operand, label: str = label, number: int = number) -> None:
+        def body(
+            nest: Nest,
+            point: Point,
+            operand: ir.Value = operand,
+            label: str = label,
+            number: int = number,
+        ) -> None:
             value = nest.at(operand, point).x
-            form, shown = _printable(ctx, value, operand.type.elem, hexadecimal, bool(signed[number]))
+            form, shown = _printable(
+                ctx, value, operand.type.elem, hexadecimal, bool(signed[number])
+            )
             where = ", ".join("%lld" for _ in point)
             words = text(module, f"pid (%d, %d, %d) idx ({where}){label}{form}\n")
             ctx.b.call(printf, [words, *ctx.program.ids, *[p.at for p in point], shown])
@@ -131,7 +152,9 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
         nests.each_element(ctx, op, [operand], body)
 
 
-def _printable(ctx: Context, x: ll.Value, elem: str, hexadecimal: bool, signed: bool) -> tuple[str, ll.Value]:
+def _printable(
+    ctx: Context, x: ll.Value, elem: str, hexadecimal: bool, signed: bool
+) -> tuple[str, ll.Value]:
     b = ctx.b
     if elem == "ptr":
         return "0x%016llx", x

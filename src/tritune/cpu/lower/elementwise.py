@@ -66,7 +66,13 @@ def _float_rule(name: str, method: str) -> None:
     _RULES[name] = rule
 
 
-for _name, _method in {"addf": "fadd", "subf": "fsub", "mulf": "fmul", "divf": "fdiv", "remf": "frem"}.items():
+for _name, _method in {
+    "addf": "fadd",
+    "subf": "fsub",
+    "mulf": "fmul",
+    "divf": "fdiv",
+    "remf": "frem",
+}.items():
     _float_rule(f"arith.{_name}", _method)
 _RULES["tt.precise_divf"] = _RULES["tt.approx_divf"] = _RULES["arith.divf"]
 
@@ -117,7 +123,15 @@ for _name, _method in {
     _int_rule(_name, _method)
 
 
-@_rule("arith.divsi", "arith.remsi", "arith.divui", "arith.remui", "arith.ceildivsi", "arith.ceildivui", "arith.floordivsi")
+@_rule(
+    "arith.divsi",
+    "arith.remsi",
+    "arith.divui",
+    "arith.remui",
+    "arith.ceildivsi",
+    "arith.ceildivui",
+    "arith.floordivsi",
+)
 def _divide(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     """Integer division that cannot trap: x / 0 gives x, the smallest integer divided by -1 wraps."""
     b = e.b
@@ -179,7 +193,9 @@ def _mulhi(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 @_rule("arith.cmpi")
 def _cmpi(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     predicate = op.attrs["predicate"]
-    relation = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[predicate.lstrip("su")]
+    relation = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[
+        predicate.lstrip("su")
+    ]
     compare = e.b.icmp_unsigned if predicate.startswith("u") else e.b.icmp_signed
     return compare(relation, *args)
 
@@ -189,7 +205,11 @@ def _cmpf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     predicate = op.attrs["predicate"]
     x, y = (widen(e, a, op.operands[0].type.elem) for a in args)
     if predicate in ("ord", "uno"):
-        return e.b.fcmp_ordered(predicate, x, y) if predicate == "ord" else e.b.fcmp_unordered(predicate, x, y)
+        return (
+            e.b.fcmp_ordered(predicate, x, y)
+            if predicate == "ord"
+            else e.b.fcmp_unordered(predicate, x, y)
+        )
     if predicate in ("true", "false", "alwaystrue", "alwaysfalse"):
         return constant(vector_of(ll.IntType(1), lanes_of(x.type)), int("true" in predicate))
     relation = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[predicate[1:]]
@@ -257,7 +277,9 @@ def _addptr(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 def _extern(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     function = vecmath.from_symbol(op.attrs["symbol"])
     if function is None:
-        raise CompileError(op.name, f"no CPU version of the library function {op.attrs['symbol']!r}", str(op.loc))
+        raise CompileError(
+            op.name, f"no CPU version of the library function {op.attrs['symbol']!r}", str(op.loc)
+        )
     return vecmath.emit(e.b, function[0] if isinstance(function, tuple) else function, args)
 
 

@@ -84,7 +84,7 @@ class Nest:
             return Lane(start, 1 if point[0].lane else 0)
         if name == "tt.load":
             return self._load(op, point)
-        special = {"tt.join": self._join, "tt.split": self._split, "tt.cat": self._cat}.get(name)
+        special = {"tt.join": self._join, "tt.split": self._split}.get(name)
         if special is not None:
             return special(op, value, point)
         if name == "ub.poison":
@@ -98,7 +98,9 @@ class Nest:
             return affine
         if all(a.uniform for a in args):
             return Lane(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
-        return vector(elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args]))
+        return vector(
+            elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args])
+        )
 
     def _apply_affine(self, op: ir.Op, args: list[Lane]) -> Lane | None:
         if all(a.uniform for a in args) and op not in self.assumptions.unwrapped:
@@ -113,7 +115,9 @@ class Nest:
         if name in ("arith.extsi", "arith.extui"):
             if op.operands[0].type.bits < 32 or not is_index(self.ctx.usage, op.result):
                 return None
-            return lane_math.resize(e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi")
+            return lane_math.resize(
+                e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi"
+            )
         if name == "tt.addptr":
             pointee = op.result.type.pointee
             assert pointee is not None
@@ -144,7 +148,9 @@ class Nest:
         assert pointee is not None
         address = self.at(op.operands[0], point)
         mask = self.mask_at(op.operands[1], point) if len(op.operands) > 1 else None
-        other = self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
+        other = (
+            self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
+        )
         return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
 
     def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
@@ -164,19 +170,6 @@ class Nest:
     def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
         return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
 
-    def _cat(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
-        """Both halves are powers of two, so a vector never straddles them."""
-        e, b = self.ctx.e, self.ctx.b
-        half = op.operands[0].type.shape[0]
-        where = point[0]
-        wrapped = Index(b.and_(where.at, i64(half - 1)), where.lane)
-        first, second = (self.at(o, (wrapped, *point[1:])) for o in op.operands)
-        condition = b.icmp_unsigned("<", where.at, i64(half))
-        if first.uniform and second.uniform:
-            return Lane(b.select(condition, first.x, second.x))
-        x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
-        return vector(b.select(condition, x, y))
-
 
 def constant_value(op: ir.Op) -> ll.Constant:
     """The scalar of an `arith.constant` (a splat, if it is a tensor)."""
@@ -194,6 +187,8 @@ def float_bits(number: float, elem: str) -> int:
     """The bit pattern of a constant that is exact in the narrow format."""
     import torch
 
-    dtype = {"bf16": torch.bfloat16, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}[elem]
+    dtype = {"bf16": torch.bfloat16, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}[
+        elem
+    ]
     raw = torch.tensor(number, dtype=torch.float64).to(dtype)
     return int(raw.view(torch.int16 if elem == "bf16" else torch.int8).item())

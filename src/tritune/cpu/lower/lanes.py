@@ -8,13 +8,14 @@ contiguous access without any separate analysis.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from llvmlite import ir as ll
 
 from .llvm import Emitter, constant, element_of, vector_of
 
 #: A step between lanes: a number known now, or one computed by the program.
-LaneStep = int | ll.Value
+LaneStep: TypeAlias = "int | ll.Value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,8 @@ def to_vector(e: Emitter, lane: Lane, lanes: int) -> ll.Value:
     kind = vector_of(lane.x.type, lanes)
     ramp = e.iota(lane.x.type, lanes)
     if isinstance(lane.step, int):
-        ramp = ll.Constant(kind, [lane.step * i for i in range(lanes)])
+        width = lane.x.type.width
+        ramp = ll.Constant(kind, [_signed(lane.step * i, width) for i in range(lanes)])
         return e.b.add(base, ramp)
     return e.b.add(base, e.b.mul(ramp, e.splat(lane.step, lanes)))
 
@@ -91,8 +93,14 @@ def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
             return value
         return (e.b.sext if signed else e.b.zext)(value, target)
 
-    return Lane(change(x.x), x.step if isinstance(x.step, int) else e.b.sext(x.step, target) if
-                x.step.type.width < target.width else change(x.step))
+    return Lane(
+        change(x.x),
+        x.step
+        if isinstance(x.step, int)
+        else e.b.sext(x.step, target)
+        if x.step.type.width < target.width
+        else change(x.step),
+    )
 
 
 def _as_value(step: LaneStep, kind: ll.Type) -> ll.Value:

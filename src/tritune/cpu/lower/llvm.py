@@ -116,7 +116,9 @@ class Emitter:
             return ll.Constant(vector, [scalar.constant] * lanes)
         undef = ll.Constant(vector, ll.Undefined)
         first = self.b.insert_element(undef, scalar, ll.Constant(I32, 0))
-        return self.b.shuffle_vector(first, undef, ll.Constant(ll.VectorType(I32, lanes), [0] * lanes))
+        return self.b.shuffle_vector(
+            first, undef, ll.Constant(ll.VectorType(I32, lanes), [0] * lanes)
+        )
 
     def iota(self, scalar: ll.Type, lanes: int) -> ll.Constant:
         return ll.Constant(ll.VectorType(scalar, lanes), list(range(lanes)))
@@ -134,7 +136,13 @@ class Emitter:
             vector = self.b.insert_element(vector, scalar, ll.Constant(I32, lane))
         return vector
 
-    def intrinsic(self, name: str, result: ll.Type, args: list[ll.Value], overload: list[ll.Type] | None = None):
+    def intrinsic(
+        self,
+        name: str,
+        result: ll.Type,
+        args: list[ll.Value],
+        overload: list[ll.Type] | None = None,
+    ) -> ll.Value:
         """Call `llvm.<name>` with the overload suffixes of the given types (the result's, by default)."""
         suffixes = ".".join(_mangle(t) for t in (overload or [result]))
         kind = ll.FunctionType(result, [a.type for a in args])

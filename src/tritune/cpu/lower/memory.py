@@ -14,7 +14,9 @@ from .lanes import Lane, to_vector, vector
 from .llvm import I32, constant, i64, memory_bytes, memory_type, vector_of
 
 
-def load(ctx: Context, address: Lane, mask: Lane | None, other: Lane | None, elem: str, lanes: int) -> Lane:
+def load(
+    ctx: Context, address: Lane, mask: Lane | None, other: Lane | None, elem: str, lanes: int
+) -> Lane:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(elem), memory_bytes(elem)
     if address.uniform and (mask is None or mask.uniform):
@@ -34,20 +36,26 @@ def load(ctx: Context, address: Lane, mask: Lane | None, other: Lane | None, ele
             if mask is not None and fallback is not None:
                 read = b.select(e.splat(mask.x, lanes), read, fallback)
             return vector(read)
-        passthrough = _to_memory(ctx, fallback, elem) if fallback is not None else constant(wide, _zero(kind))
+        passthrough = (
+            _to_memory(ctx, fallback, elem) if fallback is not None else constant(wide, _zero(kind))
+        )
         active = to_vector(e, mask, lanes)
         args = [e.address(address.x), ll.Constant(I32, size), active, passthrough]
         read = e.intrinsic("masked.load", wide, args, [wide, args[0].type])
         return vector(_from_memory(ctx, read, elem))
     addresses, active = _lane_addresses(ctx, address, mask, lanes)
-    scalars = [b.load(e.address(e.extract(addresses, i)), typ=kind, align=size) for i in range(lanes)]
+    scalars = [
+        b.load(e.address(e.extract(addresses, i)), typ=kind, align=size) for i in range(lanes)
+    ]
     read = _from_memory(ctx, e.join_lanes(scalars), elem)
     if active is not None and fallback is not None:
         read = b.select(active, read, fallback)
     return vector(read)
 
 
-def store(ctx: Context, address: Lane, value: Lane, mask: Lane | None, elem: str, lanes: int) -> None:
+def store(
+    ctx: Context, address: Lane, value: Lane, mask: Lane | None, elem: str, lanes: int
+) -> None:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(elem), memory_bytes(elem)
     if lanes == 1:
@@ -76,7 +84,9 @@ def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lane:
     if stride == 0 or lanes == 1:
         return Lane(_from_memory(ctx, b.load(place, typ=kind, align=size), buffer.elem))
     if stride == 1:
-        return vector(_from_memory(ctx, b.load(place, typ=vector_of(kind, lanes), align=size), buffer.elem))
+        return vector(
+            _from_memory(ctx, b.load(place, typ=vector_of(kind, lanes), align=size), buffer.elem)
+        )
     scalars = []
     for i in range(lanes):
         at = b.gep(place, [i64(i * stride)], inbounds=True, source_etype=kind)
@@ -112,7 +122,9 @@ def buffer_place(ctx: Context, buffer: Buffer, point: Point) -> tuple[ll.Value, 
             fixed += index.at.constant * stride
         else:
             scaled = b.mul(index.at, i64(stride), flags=("nsw",)) if stride != 1 else index.at
-            offset = scaled if isinstance(offset, ll.Constant) else b.add(offset, scaled, flags=("nsw",))
+            offset = (
+                scaled if isinstance(offset, ll.Constant) else b.add(offset, scaled, flags=("nsw",))
+            )
     place = buffer.memory
     if not isinstance(offset, ll.Constant):
         place = b.gep(place, [offset], inbounds=True, source_etype=memory_type(buffer.elem))
@@ -128,7 +140,9 @@ def _load_one(ctx: Context, address: ll.Value, mask: Lane | None, kind: ll.Type)
     return ctx.b.load(ctx.e.address(address), typ=kind, align=_align(kind))
 
 
-def _store_one(ctx: Context, address: ll.Value, written: ll.Value, mask: Lane | None, size: int) -> None:
+def _store_one(
+    ctx: Context, address: ll.Value, written: ll.Value, mask: Lane | None, size: int
+) -> None:
     if mask is not None:
         address = ctx.b.select(mask.x, address, ctx.dummy())
     ctx.b.store(written, ctx.e.address(address), align=size)
@@ -136,7 +150,9 @@ def _store_one(ctx: Context, address: ll.Value, written: ll.Value, mask: Lane | 
 
 def _align(kind: ll.Type) -> int:
     element = kind.element if isinstance(kind, ll.VectorType) else kind
-    return {ll.HalfType(): 2, ll.FloatType(): 4, ll.DoubleType(): 8}.get(element) or element.width // 8
+    return {ll.HalfType(): 2, ll.FloatType(): 4, ll.DoubleType(): 8}.get(
+        element
+    ) or element.width // 8
 
 
 def _lane_addresses(
@@ -164,5 +180,3 @@ def _to_memory(ctx: Context, x: ll.Value, elem: str) -> ll.Value:
         return x
     lanes = x.type.count if isinstance(x.type, ll.VectorType) else 1
     return ctx.b.zext(x, vector_of(memory_type("i1"), lanes))
-
-

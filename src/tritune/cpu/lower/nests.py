@@ -27,11 +27,19 @@ def prepare(ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int,
         if op.name != "tt.broadcast" or ctx.get(value) is not None:
             continue
         source = op.operands[0]
-        while source.owner is not None and source.owner.name in ("tt.expand_dims", "tt.reshape", "tt.trans"):
+        while source.owner is not None and source.owner.name in (
+            "tt.expand_dims",
+            "tt.reshape",
+            "tt.trans",
+        ):
             if ctx.get(source) is not None:
                 break
             source = source.owner.operands[0]
-        if ctx.get(source) is None and source.type.rank and schedule.cost(ctx, source) >= schedule.COSTLY:
+        if (
+            ctx.get(source) is None
+            and source.type.rank
+            and schedule.cost(ctx, source) >= schedule.COSTLY
+        ):
             materialise(ctx, source, root)
 
 
@@ -83,11 +91,19 @@ def over_points(ctx: Context, plan: Plan, nest: Nest, body: Callable[[Point], No
 
 
 def materialise(
-    ctx: Context, value: ir.Value, root: ir.Op, into: Buffer | None = None, fastest: int | None = None
+    ctx: Context,
+    value: ir.Value,
+    root: ir.Op,
+    into: Buffer | None = None,
+    fastest: int | None = None,
 ) -> Buffer:
     """Compute a lazy tensor into a buffer, and read it from there from now on."""
     held = ctx.get(value)
-    if isinstance(held, Buffer) and into is None and (fastest is None or _contiguous_along(held, fastest)):
+    if (
+        isinstance(held, Buffer)
+        and into is None
+        and (fastest is None or _contiguous_along(held, fastest))
+    ):
         return held
     shape = value.type.shape
     wanted = fastest if fastest is not None else ctx.layout.get(value)
@@ -95,7 +111,9 @@ def materialise(
     if into is not None:
         extra = [schedule.Access(list(into.strides), 2.0)]
     lane_dim = wanted if into is None else None
-    plan = plan_nest(ctx, root, [value], shape, lane_dim, extra, value.type.bits if value.type.is_float else 32)
+    plan = plan_nest(
+        ctx, root, [value], shape, lane_dim, extra, value.type.bits if value.type.is_float else 32
+    )
     buffer = into or ctx.new_buffer(value.type.elem, shape, plan.lane_dim)
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
@@ -138,10 +156,11 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     prepare(ctx, op, roots, shape)
     # A tensor is read completely before anything of it is written: prove that the order does not matter, or read first.
     reads = schedule.loads_in(schedule.lazy_nodes(ctx, roots))
+    moved = schedule.moved_nodes(ctx, roots)
     conditions = []
-    for read in list(reads):
+    for read in reads:
         assert read.owner is not None
-        apart = tiles.separate(read.owner.operands[0], pointer)
+        apart = tiles.separate(read.owner.operands[0], pointer, read not in moved)
         if apart is None:
             materialise(ctx, read, op)
         else:
@@ -202,5 +221,3 @@ def each_element(
 
 def element_zero(value: ir.Value) -> Point:
     return tuple(Index(i64(0)) for _ in value.type.shape)
-
-

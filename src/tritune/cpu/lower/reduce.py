@@ -86,7 +86,9 @@ class _Accumulators:
             ctx.b.store(constant(self.kinds[0], start), self.slots[0])
 
     def get(self) -> list[Lane]:
-        lanes = [self.nest.ctx.b.load(s, typ=k) for s, k in zip(self.slots, self.kinds, strict=True)]
+        lanes = [
+            self.nest.ctx.b.load(s, typ=k) for s, k in zip(self.slots, self.kinds, strict=True)
+        ]
         return [Lane(x) if self.lanes == 1 else vector(x) for x in lanes]
 
     def put(self, values: list[Lane]) -> None:
@@ -109,7 +111,8 @@ def emit_reduce(ctx: Context, op: ir.Op) -> None:
     bits = max(v.type.bits if v.type.is_float else 32 for v in values)
     plan = nests.plan_nest(ctx, op, values, shape, None, None, bits)
     outputs = [
-        ctx.new_buffer(r.type.elem, r.type.shape or (1,), _output_layout(ctx, plan, axis, r)) for r in op.results
+        ctx.new_buffer(r.type.elem, r.type.shape or (1,), _output_layout(ctx, plan, axis, r))
+        for r in op.results
     ]
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
@@ -276,7 +279,9 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
 
         def point_of(along: ll.Value) -> Point:
             place = {**at, axis: ctx.b.sub(i64(shape[axis] - 1), along) if reverse else along}
-            return tuple(Index(place[d], d == lane_dim and plan.lanes > 1) for d in range(len(shape)))
+            return tuple(
+                Index(place[d], d == lane_dim and plan.lanes > 1) for d in range(len(shape))
+            )
 
         def put(point: Point, values: list[Lane]) -> None:
             for buffer, value in zip(outputs, values, strict=True):

@@ -9,7 +9,7 @@ from .usage import walk
 
 def rewrite(function: ir.Function, fuse: bool) -> None:
     widen_dot_operands(function)
-    split_inductions(function.body)
+    split_inductions(function.body, function)
     if fuse:
         for op in walk(function.body):
             if op.name in ("arith.addf", "arith.subf", "arith.mulf"):
@@ -60,13 +60,15 @@ def _regions(region: ir.Region) -> list[ir.Region]:
     return found
 
 
-def _make(name: str, operands: list[ir.Value], result: ir.Type, loc: ir.Loc, **attrs: object) -> ir.Op:
+def _make(
+    name: str, operands: list[ir.Value], result: ir.Type, loc: ir.Loc, **attrs: object
+) -> ir.Op:
     op = ir.Op(name, operands, attrs=dict(attrs), loc=loc)
     op.results = [ir.Value(result, f"{operands[0].name if operands else 'c'}.x", op)]
     return op
 
 
-def split_inductions(region: ir.Region) -> None:
+def split_inductions(region: ir.Region, function: ir.Function) -> None:
     """Turn tensors that a loop advances by a fixed amount into their start plus a scalar that the loop advances.
 
     `ptrs += BLOCK * stride` would otherwise carry a whole tensor of addresses through the loop, and nothing would be
@@ -75,13 +77,13 @@ def split_inductions(region: ir.Region) -> None:
     for block in region.blocks:
         for op in list(block.ops):
             for inner in op.regions:
-                split_inductions(inner)
+                split_inductions(inner, function)
             if op.name == "scf.for":
                 for index in reversed(range(len(op.results))):
-                    _split(block, op, index)
+                    _split(function, block, op, index)
 
 
-def _split(block: ir.Block, loop: ir.Op, index: int) -> None:
+def _split(function: ir.Function, block: ir.Block, loop: ir.Op, index: int) -> None:
     body = loop.regions[0].blocks[0]
     arg, init, result = body.args[1 + index], loop.operands[3 + index], loop.results[index]
     if arg.type.rank == 0 or not (arg.type.is_int or arg.type.is_ptr) or arg.type.elem == "i1":
@@ -103,7 +105,7 @@ def _split(block: ir.Block, loop: ir.Op, index: int) -> None:
         value = base
     if not offsets:
         return
-    _replace(block, loop, index, body, arg, init, result, offsets, inside)
+    _replace(function, block, loop, index, body, arg, init, result, offsets, inside)
 
 
 def _leads_to(value: ir.Value, arg: ir.Value, body: ir.Block) -> bool:
@@ -126,6 +128,7 @@ def _uniform(value: ir.Value) -> ir.Value | None:
 
 
 def _replace(
+    function: ir.Function,
     block: ir.Block, loop: ir.Op, index: int, body: ir.Block, arg: ir.Value, init: ir.Value, result: ir.Value,
     offsets: list[ir.Value], inside: set[ir.Value],
 ) -> None:  # fmt: skip
@@ -143,7 +146,11 @@ def _replace(
     for offset in offsets:
         scalar = _uniform(offset)
         shared = scalar if scalar is not None else None
-        number = offset.owner.attrs["value"] if offset.owner is not None and offset.owner.name == "arith.constant" else None
+        number = (
+            offset.owner.attrs["value"]
+            if offset.owner is not None and offset.owner.name == "arith.constant"
+            else None
+        )
         zero = _make("arith.constant", [], ir.Type(elem), loc, value=0)
         before.append(zero)
         total = ir.Value(ir.Type(elem), f"{arg.name}.sum")
@@ -154,7 +161,13 @@ def _replace(
                 epilogue.append(wide)
                 step = wide.result
         else:
-            one = _make("arith.constant", [], ir.Type(elem), loc, value=number if isinstance(number, int) else 1)
+            one = _make(
+                "arith.constant",
+                [],
+                ir.Type(elem),
+                loc,
+                value=number if isinstance(number, int) else 1,
+            )
             epilogue.append(one)
             step = one.result
         summed = _make("arith.addi", [total, step], ir.Type(elem), loc)
@@ -171,7 +184,9 @@ def _replace(
                     wide = _make("arith.extsi", [offset], ir.Type(elem, arg.type.shape), loc)
                     ops.append(wide)
                     wide_offset = wide.result
-                scaled = _make("arith.muli", [wide_offset, spread.result], ir.Type(elem, arg.type.shape), loc)
+                scaled = _make(
+                    "arith.muli", [wide_offset, spread.result], ir.Type(elem, arg.type.shape), loc
+                )
                 ops.append(scaled)
                 moved = scaled.result
             joined = _make(join, [start, moved], arg.type, loc)
@@ -195,8 +210,8 @@ def _replace(
     block.ops[position + 1 : position + 1] = after
     block.ops[position:position] = before
     _substitute(body.ops, arg, advanced, skip=set(prologue))
-    _substitute(block.ops[block.ops.index(loop) + 1 :], result, final, skip=set(after))
-    loop.attrs["split"] = True
+    for reached in function.body.blocks:
+        _substitute(reached.ops, result, final, skip=set(after))
 
 
 def _substitute(ops: list[ir.Op], old: ir.Value, new: ir.Value, skip: set[ir.Op]) -> None:
@@ -204,7 +219,9 @@ def _substitute(ops: list[ir.Op], old: ir.Value, new: ir.Value, skip: set[ir.Op]
         if op in skip:
             continue
         op.operands = [new if v is old else v for v in op.operands]
-        op.successors = [(b, [new if v is old else v for v in values]) for b, values in op.successors]
+        op.successors = [
+            (b, [new if v is old else v for v in values]) for b, values in op.successors
+        ]
         for region in op.regions:
             for block in region.blocks:
                 _substitute(block.ops, old, new, skip)

@@ -38,7 +38,11 @@ LONGEST_CHAIN = 150
 
 def weight(ctx: Context, value: ir.Value) -> int:
     op = value.owner
-    if op is None or op.name in _SHAPE_OPS or op.name in ("tt.splat", "arith.constant", "tt.make_range"):
+    if (
+        op is None
+        or op.name in _SHAPE_OPS
+        or op.name in ("tt.splat", "arith.constant", "tt.make_range")
+    ):
         return 0
     if not value.type.is_float and all(s not in (ANYHOW,) for s in ctx.usage.steps(value)):
         return 0
@@ -53,7 +57,12 @@ def lazy_nodes(ctx: Context, values: list[ir.Value]) -> list[ir.Value]:
     stack = list(values)
     while stack:
         value = stack.pop()
-        if value in seen or value.type.rank == 0 or ctx.get(value) is not None or value.owner is None:
+        if (
+            value in seen
+            or value.type.rank == 0
+            or ctx.get(value) is not None
+            or value.owner is None
+        ):
             continue
         seen.add(value)
         stack.extend(value.owner.operands)
@@ -69,19 +78,24 @@ def loads_in(nodes: list[ir.Value]) -> list[ir.Value]:
 
 
 def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]) -> bool:
-    """Whether anything after `root` in program order evaluates `value`, other than through what is kept."""
+    """Whether anything after `root` in program order evaluates `value`, other than through what is kept.
+
+    A reshape only looks at the memory of what it reshapes, so what reads the one reads the other.
+    """
     limit = ctx.usage.number[root]
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
         current = stack.pop()
         for user in ctx.usage.users.get(current, []):
-            if is_eager(user):
+            if is_eager(user) and user.name != "tt.reshape":
                 if ctx.usage.number[user] > limit:
                     return True
                 continue
             for result in user.results:
-                if result not in seen and result not in kept and ctx.get(result) is None:
+                if result in seen or result in kept:
+                    continue
+                if user.name == "tt.reshape" or ctx.get(result) is None:
                     seen.add(result)
                     stack.append(result)
     return False
@@ -93,12 +107,53 @@ def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
     stack = list(values)
     while stack:
         value = stack.pop()
-        if value in found or value.type.rank == 0 or ctx.get(value) is not None or value.owner is None:
+        if (
+            value in found
+            or value.type.rank == 0
+            or ctx.get(value) is not None
+            or value.owner is None
+        ):
             continue
         found.add(value)
-        if value.owner.name not in _SHAPE_OPS and value.owner.name not in ("tt.join", "tt.split", "tt.cat"):
+        if value.owner.name not in _SHAPE_OPS and value.owner.name not in (
+            "tt.join",
+            "tt.split",
+            "tt.cat",
+        ):
             stack.extend(value.owner.operands)
     return found
+
+
+def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
+    """The tensors that are (also) evaluated elsewhere than at the nest's own point."""
+    seen: set[tuple[ir.Value, bool]] = set()
+    stack = [(v, False) for v in values]
+    while stack:
+        value, moved = stack.pop()
+        if (value, moved) in seen or value.type.rank == 0:
+            continue
+        seen.add((value, moved))
+        op = value.owner
+        if op is None or ctx.get(value) is not None:
+            continue
+        moves = moved or op.name in _SHAPE_OPS or op.name in ("tt.join", "tt.split")
+        stack.extend((operand, moves) for operand in op.operands)
+    return {value for value, moved in seen if moved}
+
+
+def reads_in_place(ctx: Context, value: ir.Value, buffer: Buffer) -> bool:
+    """Whether evaluating `value` point by point reads `buffer` only at the point in question."""
+    moved = moved_nodes(ctx, [value])
+    touched = {value}
+    for node in lazy_nodes(ctx, [value]):
+        assert node.owner is not None
+        touched.update(node.owner.operands)
+    for operand in touched:
+        held = ctx.get(operand)
+        if isinstance(held, Buffer) and held.memory is buffer.memory:
+            if operand in moved or held.strides != buffer.strides:
+                return False
+    return True
 
 
 @dataclass
@@ -140,7 +195,9 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
     return found
 
 
-def _to_nest(steps: tuple[Step, ...], shape: tuple[int, ...], dims: tuple[int, ...], rank: int) -> list[Step]:
+def _to_nest(
+    steps: tuple[Step, ...], shape: tuple[int, ...], dims: tuple[int, ...], rank: int
+) -> list[Step]:
     nest: list[Step] = [0] * rank
     for step, extent, dim in zip(steps, shape, dims, strict=True):
         if dim >= 0 and extent > 1:
@@ -173,7 +230,9 @@ def best_lane_dim(ctx: Context, shape: tuple[int, ...], found: list[Access]) -> 
         total = -2.0 * math.log2(max(1.0, full / shape[dim]))
         for access in found:
             step = access.steps[dim]
-            total += access.weight * (2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1)
+            total += access.weight * (
+                2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1
+            )
         return total
 
     return max(range(len(shape)), key=lambda dim: (score(dim), dim))
@@ -191,15 +250,21 @@ class Plan:
     taps: dict[ir.Value, Buffer] = field(default_factory=dict)
 
 
-def choose_taps(ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...]) -> list[ir.Value]:
+def choose_taps(
+    ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...]
+) -> list[ir.Value]:
     """Costly tensors of the nest's shape that something later needs too."""
     kept: set[ir.Value] = set()
     identity = identity_nodes(ctx, values)
-    taps = []
+    taps: list[ir.Value] = []
     for value in lazy_nodes(ctx, values):
         if value not in identity or value.type.shape != shape or value in values:
             continue
-        if cost(ctx, value) >= COSTLY and weight(ctx, value) and needed_after(ctx, value, root, kept | set(taps)):
+        if (
+            cost(ctx, value) >= COSTLY
+            and weight(ctx, value)
+            and needed_after(ctx, value, root, kept | set(taps))
+        ):
             taps.append(value)
             kept.add(value)
     return taps
@@ -227,7 +292,11 @@ def versioned(
         assert op is not None
         if op.name == "tt.load" and len(op.operands) > 1:
             masks.append(op.operands[1])
-        if op.name in ("arith.remsi", "arith.remui") and tiles.form(op.result) is not None and op in tiles.wraps:
+        if (
+            op.name in ("arith.remsi", "arith.remui")
+            and tiles.form(op.result) is not None
+            and op in tiles.wraps
+        ):
             condition, taken = tiles.wraps[op]
             conditions.append(condition)
             assumptions.unwrapped[op] = taken
@@ -236,7 +305,11 @@ def versioned(
         if condition is not None:
             conditions.append(condition)
             assumptions.true_masks.add(mask)
-    conditions = [c for c in conditions if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))]
+    if conditions:
+        conditions += tiles.checks
+    conditions = [
+        c for c in conditions if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))
+    ]
     if not conditions:
         emit(assumptions, False)
         return

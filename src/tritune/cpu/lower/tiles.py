@@ -33,6 +33,8 @@ class Tiles:
         self._forms: dict[ir.Value, Form | None] = {}
         #: `x % n` that has been found affine: the condition under which it is, and what it then subtracts from x.
         self.wraps: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
+        #: What must hold for the answers to be right: no 32-bit value that is extended or compared has wrapped.
+        self.checks: list[ll.Value] = []
 
     def form(self, value: ir.Value) -> Form | None:
         if value not in self._forms:
@@ -57,11 +59,42 @@ class Tiles:
             return Form(i64(op.attrs["start"]), (1,))
         if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
             return self._moved(op)
-        if op.name in ("arith.extsi", "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
-            return self.form(op.operands[0]) if op.operands[0].type.bits >= 32 else None
-        if op.name in ("arith.addi", "arith.subi", "arith.muli", "tt.addptr", "arith.remsi", "arith.remui"):
+        if op.name == "arith.extsi":
+            return self._exact(op.operands[0])
+        if op.name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
+            return self.form(op.operands[0]) if op.operands[0].type.bits == 64 else None
+        if op.name in (
+            "arith.addi",
+            "arith.subi",
+            "arith.muli",
+            "tt.addptr",
+            "arith.remsi",
+            "arith.remui",
+        ):
             return self._arithmetic(op)
         return None
+
+    def _exact(self, value: ir.Value) -> Form | None:
+        """The form of a value whose magnitude matters: checked to be what the kernel's own arithmetic gives.
+
+        Forms are computed in 64 bits. Sums and products modulo 2^32 agree with that wherever the result fits 32 bits.
+        """
+        form = self.form(value)
+        if form is None or value.type.bits == 64:
+            return form
+        if value.type.bits != 32:
+            return None
+        if value.owner is not None and value.owner.name in (
+            "tt.splat",
+            "tt.make_range",
+            "arith.constant",
+        ):
+            return form
+        b = self.ctx.b
+        low, high = self._range(form, value.type.shape)
+        self.checks.append(b.icmp_signed(">=", low, i64(-(1 << 31))))
+        self.checks.append(b.icmp_signed("<", high, i64(1 << 31)))
+        return form
 
     def _wide(self, x: ll.Value) -> ll.Value:
         return x if x.type.width == 64 else self.ctx.b.sext(x, I64)
@@ -80,11 +113,18 @@ class Tiles:
             if not is_trivial_reshape(op):
                 return None
             moving = iter([s for n, s in zip(shape, steps, strict=True) if n > 1])
-            return Form(inner.base, tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape))
-        return Form(inner.base, tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True)))
+            return Form(
+                inner.base, tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape)
+            )
+        return Form(
+            inner.base, tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True))
+        )
 
     def _arithmetic(self, op: ir.Op) -> Form | None:
-        x, y = self.form(op.operands[0]), self.form(op.operands[1])
+        get = self._exact if op.name.startswith("arith.rem") else self.form
+        x, y = get(op.operands[0]), get(op.operands[1])
+        if op.name == "tt.addptr":
+            y = self._exact(op.operands[1])
         if x is None or y is None:
             return None
         b = self.ctx.b
@@ -102,7 +142,9 @@ class Tiles:
             size = i64(memory_bytes(pointee.elem))
             y = Form(b.mul(y.base, size), tuple(self._scale(s, size) for s in y.steps))
         join = b.sub if op.name == "arith.subi" else b.add
-        steps = tuple(self._join(s, t, op.name == "arith.subi") for s, t in zip(x.steps, y.steps, strict=True))
+        steps = tuple(
+            self._join(s, t, op.name == "arith.subi") for s, t in zip(x.steps, y.steps, strict=True)
+        )
         return Form(join(x.base, y.base), steps)
 
     def _wrapped(self, op: ir.Op, x: Form, n: Form) -> Form | None:
@@ -173,7 +215,7 @@ class Tiles:
         return None
 
     def _compared(self, op: ir.Op) -> ll.Value | None:
-        x, y = self.form(op.operands[0]), self.form(op.operands[1])
+        x, y = self._exact(op.operands[0]), self._exact(op.operands[1])
         if x is None or y is None:
             return None
         b = self.ctx.b
@@ -183,10 +225,11 @@ class Tiles:
         relation = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">="}[predicate]
         return b.icmp_signed(relation, high if predicate[1] == "l" else low, i64(0))
 
-    def separate(self, read: ir.Value, written: ir.Value) -> ll.Value | None:
+    def separate(self, read: ir.Value, written: ir.Value, same_point: bool) -> ll.Value | None:
         """A scalar that implies that reading element by element while writing element by element is harmless.
 
-        True where the two address ranges do not meet, or where every element is written where it was read.
+        True where the two address ranges do not meet, or where every element is written where it was read, if it is
+        read at the point where it is written and no two elements share an address.
         """
         b = self.ctx.b
         x, y = self.form(read), self.form(written)
@@ -196,21 +239,52 @@ class Tiles:
         assert read_type is not None and written_type is not None
         read_low, read_high = self._range(x, read.type.shape)
         write_low, write_high = self._range(y, written.type.shape)
-        before = b.icmp_signed("<", b.add(read_high, i64(memory_bytes(read_type.elem) - 1)), write_low)
-        after = b.icmp_signed("<", b.add(write_high, i64(memory_bytes(written_type.elem) - 1)), read_low)
+        before = b.icmp_signed(
+            "<", b.add(read_high, i64(memory_bytes(read_type.elem) - 1)), write_low
+        )
+        after = b.icmp_signed(
+            "<", b.add(write_high, i64(memory_bytes(written_type.elem) - 1)), read_low
+        )
         apart = b.or_(before, after)
-        if read.type.shape != written.type.shape or memory_bytes(read_type.elem) != memory_bytes(written_type.elem):
+        size = memory_bytes(written_type.elem)
+        if (
+            not same_point
+            or read.type.shape != written.type.shape
+            or memory_bytes(read_type.elem) != size
+        ):
             return apart
+        apart_or_same = self._same(x, y, written.type.shape, size)
+        return apart if apart_or_same is None else b.or_(apart, apart_or_same)
+
+    def _same(self, x: Form, y: Form, shape: tuple[int, ...], size: int) -> ll.Value | None:
+        """Whether two forms give the same addresses, each of them once."""
+        b = self.ctx.b
         same = b.icmp_signed("==", x.base, y.base)
-        for s, t, n in zip(x.steps, y.steps, read.type.shape, strict=True):
-            if n == 1 or (isinstance(s, int) and isinstance(t, int) and s == t != 0):
+        for s, t, n in zip(x.steps, y.steps, shape, strict=True):
+            if n == 1 or (isinstance(s, int) and isinstance(t, int) and s == t):
                 continue
             if isinstance(s, int) and isinstance(t, int):
-                return apart
+                return None
             first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
             same = b.and_(same, b.icmp_signed("==", first, second))
-            same = b.and_(same, b.icmp_signed("!=", first, i64(0)))
-        return b.or_(apart, same)
+        dims = [d for d, n in enumerate(shape) if n > 1]
+        rows_first = self._apart(y, shape, size, dims[::-1])
+        columns_first = self._apart(y, shape, size, dims)
+        return b.and_(same, b.or_(rows_first, columns_first))
+
+    def _apart(self, form: Form, shape: tuple[int, ...], size: int, dims: list[int]) -> ll.Value:
+        """Whether each of `dims`, from the innermost, steps over everything that those before it reach."""
+        b = self.ctx.b
+        reach, distinct = i64(size), ll.Constant(I1, 1)
+        for d in dims:
+            step = form.steps[d]
+            if isinstance(step, int):
+                length = i64(abs(step))
+            else:
+                length = b.select(b.icmp_signed("<", step, i64(0)), b.neg(step), step)
+            distinct = b.and_(distinct, b.icmp_signed(">=", length, reach))
+            reach = b.add(reach, b.mul(length, i64(shape[d] - 1)))
+        return distinct
 
 
 def _moves(step: int | ll.Value) -> bool:

@@ -16,7 +16,7 @@ from .. import ir
 #: Tensor operations that run where they stand.
 EAGER = frozenset(
     "tt.reduce tt.scan tt.dot tt.dot_scaled tt.store tt.atomic_rmw tt.atomic_cas tt.print tt.assert tt.call tt.return "
-    "tt.unsplat tt.histogram tt.reshape tt.gather tt.map_elementwise "
+    "tt.unsplat tt.histogram tt.cat tt.reshape tt.gather tt.map_elementwise "
     "scf.for scf.while scf.if scf.yield scf.condition cf.br cf.cond_br".split()
 )
 #: Operations that may write memory another operation reads.
@@ -26,7 +26,9 @@ WRITES = frozenset(["tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.call"])
 Step = int | str
 RUNTIME, ANYHOW = "runtime", "anyhow"
 
-_SAME_STEPS = frozenset("arith.extsi arith.extui arith.trunci arith.index_cast tt.bitcast tt.int_to_ptr".split())
+_SAME_STEPS = frozenset(
+    "arith.extsi arith.extui arith.trunci arith.index_cast tt.bitcast tt.int_to_ptr".split()
+)
 
 
 def is_trivial_reshape(op: ir.Op) -> bool:
@@ -90,7 +92,9 @@ class Usage:
             return (ANYHOW,) * rank
         if op.name == "tt.make_range":
             return (1,)
-        if op.name == "tt.splat" or (op.name == "arith.constant" and not isinstance(op.attrs["value"], list)):
+        if op.name == "tt.splat" or (
+            op.name == "arith.constant" and not isinstance(op.attrs["value"], list)
+        ):
             return (0,) * rank
         if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
             return self._moved_steps(op)
@@ -151,7 +155,13 @@ class Usage:
 def constant_of(value: ir.Value) -> int | None:
     """The integer that every element of the value has, where that is known at compile time."""
     op = value.owner
-    while op is not None and op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.extsi", "tt.reshape"):
+    while op is not None and op.name in (
+        "tt.splat",
+        "tt.broadcast",
+        "tt.expand_dims",
+        "arith.extsi",
+        "tt.reshape",
+    ):
         op = op.operands[0].owner
     if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
         return op.attrs["value"]
