@@ -1,9 +1,9 @@
 """The backend's own small IR: what a kernel is, once Triton's MLIR has been read.
 
-A module is a list of functions; a function is a region; a region is a list of blocks; a block is a list of operations.
-Values are tensors or scalars (a scalar is a tensor of rank 0). Operation names are MLIR's own (`arith.addf`, `tt.load`),
-so that a dump can be read beside the TTIR it came from. Nothing here knows how MLIR is printed (`ttir.py` does) or how
-code is made of it (`lower/` does).
+A module is a list of functions; a function is a region; a region is a list of blocks; a block is a
+list of operations. Values are tensors or scalars (a scalar is a tensor of rank 0). Operation names
+are MLIR's own (`arith.addf`, `tt.load`), so that a dump can be read beside the TTIR it came from.
+Nothing here knows how MLIR is printed (`ttir.py` does) or how code is made of it (`lower/` does).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Bits of every element type. Floats and integers are told apart by their first letter; `ptr` is a 64-bit address.
+#: Bits of every element type. Floats and integers are told apart by their first letter; `ptr` is a
+#: 64-bit address.
 BITS = {
     "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64,
     "f8E4M3FN": 8, "f8E5M2": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "ptr": 64,

@@ -4,8 +4,8 @@
 |---|---|
 | `rewrite.py` | changes to the IR that make the rest simpler |
 | `usage.py` | who uses what, in which order, along which strides |
-| `control.py` | blocks, loops, branches, calls; decides what runs where it stands and what is lazy |
-| `schedule.py` | how a loop nest is written: direction of the lanes, what is kept, what is checked |
+| `control.py` | blocks, loops, branches, calls; what runs where it stands, what is lazy |
+| `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
 | `nests.py`, `reduce.py`, `dot.py`, `effects.py` | the loop nests themselves |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
 | `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |
@@ -30,7 +30,9 @@ from .usage import Usage, walk
 
 
 def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -> str:
-    """LLVM IR of a kernel: one function that runs one program, and `tritune_launch`, which runs all of them."""
+    """LLVM IR of a kernel: one function that runs one program, and `tritune_launch`, which runs all
+    of them.
+    """
     target = ll.Module(module.entry.name)
     target.triple = cpu.triple
     kernel = Kernel(target, options, cpu, metadata)

@@ -1,4 +1,6 @@
-"""The state of one function's lowering: where code goes, what every value is held in, and what scope that is true in."""
+"""The state of one function's lowering: where code goes, what every value is held in, and what
+scope that is true in.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def row_major(shape: tuple[int, ...], fastest: int | None = None) -> tuple[int, 
 
 @dataclass(eq=False)
 class Program:
-    """The values every function of a kernel can ask for: its place in the grid, and where to report a failure."""
+    """The values every function of a kernel can ask for: its place in the grid, and where to report
+    a failure.
+    """
 
     ids: tuple[ll.Value, ll.Value, ll.Value]
     counts: tuple[ll.Value, ll.Value, ll.Value]
@@ -93,7 +97,8 @@ class Context:
         self._pending: list[list[ir.Value]] = [[]]
         #: Which dimension of a tensor should be contiguous if it is put into a buffer.
         self.layout: dict[ir.Value, int] = {}
-        #: Where a tensor is to be put when it is computed: the buffer of the loop variable it becomes.
+        #: Where a tensor is to be put when it is computed: the buffer of the loop variable it
+        #: becomes.
         self.destination: dict[ir.Value, Buffer] = {}
         #: Inside the version of a nest that assumes nothing, further nests assume nothing either.
         self.careful = False
@@ -131,7 +136,9 @@ class Context:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is put into buffers inside is known inside only: the code after may be reached another way."""
+        """What is put into buffers inside is known inside only: the code after may be reached
+        another way.
+        """
         self._scopes.append({})
         self._pending.append([])
         try:

@@ -1,7 +1,8 @@
 """Blocks, branches, loops and calls.
 
-Scalars flow through phi nodes. Tensors that flow through control flow do so in buffers: every loop variable, every
-result of an `if` has one, and whoever passes a value on computes it right into that buffer.
+Scalars flow through phi nodes. Tensors that flow through control flow do so in buffers: every loop
+variable, every result of an `if` has one, and whoever passes a value on computes it right into that
+buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .. import ir
 from . import effects, elementwise, nests, reduce, schedule
 from .context import Buffer, Context, row_major
 from .dot import emit_dot, plan_dots
-from .evaluate import Nest, constant_value
+from .evaluate import EVALUATED, Nest, constant_value
 from .llvm import I32, PTR, constant, i64, memory_type, scalar_type
 from .usage import is_eager, walk
 
@@ -262,7 +263,8 @@ class FunctionLowering:
                     continue
                 if value.owner in inside or value not in self._depth:
                     continue
-                # A broadcast costs nothing to evaluate: what is spread out is what should be computed once.
+                # A broadcast costs nothing to evaluate: what is spread out is what should be
+                # computed once.
                 while (
                     value not in ctx.layout
                     and value.owner is not None
@@ -431,8 +433,9 @@ class _Carried:
             self.ctx.set(value, held)
 
     def aim(self, body: ir.Block) -> None:
-        """Let a product that becomes the next value of a variable write into the variable's buffer at once, if nothing
-        after it reads the old value."""
+        """Let a product that becomes the next value of a variable write into the variable's buffer
+        at once, if nothing after it reads the old value.
+        """
         ctx, terminator = self.ctx, body.ops[-1]
         for place, value in enumerate(terminator.operands):
             held = self.held[place]
@@ -455,18 +458,19 @@ class _Carried:
         buffers = {place: held for place, held in enumerate(self.held) if isinstance(held, Buffer)}
         while waiting:
             reads = {place: self._reads(value, buffers) for place, value in waiting.items()}
-            ready = [
-                place for place in waiting
+            free = [
+                place
+                for place, value in waiting.items()
                 if not any(place in reads[other] for other in waiting if other != place)
-                and (place not in reads[place] or schedule.reads_in_place(ctx, waiting[place], buffers[place]))
-            ]  # fmt: skip
-            if ready:
-                for place in ready[:1]:
-                    with ctx.scope():
-                        nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
+                and schedule.reads_in_place(ctx, value, buffers[place])
+            ]
+            if free:
+                place = free[0]
+                with ctx.scope():
+                    nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
                 continue
-            place = next(iter(waiting))
-            value = waiting[place]
+            # They wait for each other: put one aside.
+            value = next(iter(waiting.values()))
             copy = ctx.new_buffer(value.type.elem, value.type.shape)
             nests.materialise(ctx, value, terminator, into=copy)
         self.following = [None if v.type.rank else ctx.scalar(v) for v in values]
@@ -493,6 +497,4 @@ def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, 
 
 
 def _can_evaluate(op: ir.Op) -> bool:
-    known = ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.splat", "arith.constant", "tt.make_range",
-             "tt.load", "tt.join", "tt.split", "ub.poison")  # fmt: skip
-    return op.name in known or elementwise.supported(op.name)
+    return op.name in EVALUATED or elementwise.supported(op.name)

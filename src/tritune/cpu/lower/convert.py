@@ -1,7 +1,8 @@
 """Conversions between number formats, on scalars and vectors alike.
 
-f16 and bf16 are computed in f32 and rounded after every operation: f32 carries more than twice their precision, so the
-result is the correctly rounded one. fp8 formats are loaded, stored and converted only.
+f16 and bf16 are computed in f32 and rounded after every operation: f32 carries more than twice
+their precision, so the result is the correctly rounded one. fp8 formats are loaded, stored and
+converted only.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def int_to_float(e: Emitter, x: ll.Value, target: str, signed: bool) -> ll.Value
 
 
 def _i64_to_odd_f32(e: Emitter, x: ll.Value, n: int, signed: bool) -> ll.Value:
-    """An f32 that rounds to any narrow format as the 64-bit integer would: sticky bits are folded in first."""
+    """An f32 that rounds to any narrow format as the 64-bit integer would: sticky bits are folded
+    in first.
+    """
     b = e.b
     wide = vector_of(I64, n)
     zero = constant(wide, 0)
@@ -116,7 +119,9 @@ def _i64_to_odd_f32(e: Emitter, x: ll.Value, n: int, signed: bool) -> ll.Value:
 
 
 def _f64_to_odd_f32(e: Emitter, x: ll.Value, n: int) -> ll.Value:
-    """Round to f32 to odd, so that a second rounding to a narrower format gives the correctly rounded result."""
+    """Round to f32 to odd, so that a second rounding to a narrower format gives the correctly
+    rounded result.
+    """
     b = e.b
     single, bits = vector_of(FLOAT, n), vector_of(I32, n)
     nearest = b.fptrunc(x, single)
@@ -170,7 +175,9 @@ def _narrow_fp8(
     nan: int,
     infinity: int | None,
 ) -> ll.Value:
-    """Round to nearest even on the f32 bits. Out of range saturates, as the hardware conversions do."""
+    """Round to nearest even on the f32 bits. Out of range saturates, as the hardware conversions
+    do.
+    """
     b = e.b
     bits, single = vector_of(I32, n), vector_of(FLOAT, n)
     raw = b.bitcast(x, bits)
@@ -184,7 +191,8 @@ def _narrow_fp8(
     tie = b.and_(b.lshr(clamped_bits, constant(bits, drop)), constant(bits, 1))
     rounded = b.add(b.add(clamped_bits, tie), constant(bits, (1 << (drop - 1)) - 1))
     normal = b.sub(b.lshr(rounded, constant(bits, drop)), constant(bits, (127 - bias) << mantissa))
-    # A denormal result: adding a power of two whose last place is the format's smallest step rounds in hardware.
+    # A denormal result: adding a power of two whose last place is the format's smallest step rounds
+    # in hardware.
     step = 2.0 ** (1 - bias - mantissa + 23)
     magic = b.fadd(clamped, constant(single, step))
     raw_step = (127 + 1 - bias - mantissa + 23) << 23

@@ -1,11 +1,12 @@
 """Products of tiles as a register-blocked micro-kernel.
 
-`C[m, n] += A[m, k] * B[k, n]` keeps `rows x vectors` of C in registers while k runs: each step loads `vectors` vectors
-of one operand and broadcasts `rows` scalars of the other. The *vector operand* must be contiguous along the lanes; the
-*scalar operand* may lie in any order. Either side can be the vector operand: with A as the vector operand the lanes
-run along m, which is the transposed product. `plan_dots` chooses the side that avoids transposing a tile inside a loop:
-for attention's first product that is the query, which is packed once before the loop, while the keys are read as they
-lie.
+`C[m, n] += A[m, k] * B[k, n]` keeps `rows x vectors` of C in registers while k runs: each step
+loads `vectors` vectors of one operand and broadcasts `rows` scalars of the other. The *vector
+operand* must be contiguous along the lanes; the *scalar operand* may lie in any order. Either side
+can be the vector operand: with A as the vector operand the lanes run along m, which is the
+transposed product. `plan_dots` chooses the side that avoids transposing a tile inside a loop: for
+attention's first product that is the query, which is packed once before the loop, while the keys
+are read as they lie.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def compute_elem(elem: str) -> str:
 def plan_dots(
     usage: Usage, function: ir.Function, layout: dict[ir.Value, int]
 ) -> dict[ir.Op, bool]:
-    """For every product, whether lanes run along m; and the layouts its operands should be put into buffers with."""
+    """For every product, whether lanes run along m; and the layouts its operands should be put into
+    buffers with.
+    """
     transposed: dict[ir.Op, bool] = {}
     depth: dict[ir.Value, int] = {}
     _record_depths(function.body, 0, depth)
@@ -86,7 +89,7 @@ def _depth_of(op: ir.Op, depth: dict[ir.Value, int]) -> int:
 
 
 def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) -> int | None:
-    """The dimension along which a tensor's elements come contiguously; None if that is not known."""
+    """The dimension along which a tensor comes contiguously; None if that is not known."""
     if value in layout:
         return layout[value]
     op = value.owner
@@ -293,7 +296,9 @@ class _MicroKernel:
         return result
 
     def _to_acc(self, x: ll.Value) -> ll.Value:
-        """f64 accumulation of f32 operands and the like: only when the accumulator is wider than the operands."""
+        """f64 accumulation of f32 operands and the like: only when the accumulator is wider than
+        the operands.
+        """
         if self.elem == self.acc_elem:
             return x
         lanes = x.type.count if isinstance(x.type, ll.VectorType) else 1

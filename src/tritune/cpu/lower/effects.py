@@ -1,4 +1,6 @@
-"""Operations whose effect is seen outside: atomics, prints and assertions. They run one element at a time."""
+"""Operations whose effect is seen outside: atomics, prints and assertions. They run one element at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _SUCCESS = {
 
 
 def emit_atomic(ctx: Context, op: ir.Op) -> None:
-    """`tt.atomic_rmw(pointer, value, mask)` and `tt.atomic_cas(pointer, compare, value)`, with the old values."""
+    """`tt.atomic_rmw(pointer, value, mask)` and `tt.atomic_cas(pointer, compare, value)`, with the
+    old values.
+    """
     result = op.result
     pointee = op.operands[0].type.pointee
     assert pointee is not None

@@ -1,7 +1,8 @@
 """One element of every elementwise operation, on scalars and vectors alike.
 
-`emit(e, op, args)` gets the operands in registers (see `llvm.py` for what holds which element type) and returns the
-result in one. Everything here is pure; index arithmetic, memory and shapes are elsewhere.
+`emit(e, op, args)` gets the operands in registers (see `llvm.py` for what holds which element type)
+and returns the result in one. Everything here is pure; index arithmetic, memory and shapes are
+elsewhere.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def float_extreme(e: Emitter, which: str, x: ll.Value, y: ll.Value) -> ll.Value:
     """`minnum`/`maxnum` ignore a NaN beside a number; `minimum`/`maximum` return it."""
     b = e.b
     relation = "<" if which.startswith("min") else ">"
-    # `x < y ? x : y` is the machine's own min: it gives y when either is NaN, and y's sign for two zeros.
+    # `x < y ? x : y` is the machine's own min: it gives y when either is NaN, and y's sign for two
+    # zeros.
     machine = b.select(b.fcmp_ordered(relation, x, y), x, y)
     x_is_nan, y_is_nan = b.fcmp_unordered("uno", x, x), b.fcmp_unordered("uno", y, y)
     if which.endswith("num"):
@@ -133,7 +135,7 @@ for _name, _method in {
     "arith.floordivsi",
 )
 def _divide(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    """Integer division that cannot trap: x / 0 gives x, the smallest integer divided by -1 wraps."""
+    """Integer division that cannot trap: x / 0 gives x, the smallest integer by -1 wraps."""
     b = e.b
     x, y = args
     kind = op.name.split(".")[1]

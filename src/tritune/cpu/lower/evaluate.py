@@ -1,7 +1,8 @@
 """Evaluates lazy tensors at one point of a loop nest.
 
-`Nest.at(value, point)` walks from a consumer back to what is in memory or in scalar registers, emitting each operation
-once per point. Shape operations cost nothing: they only change the point that is asked for.
+`Nest.at(value, point)` walks from a consumer back to what is in memory or in scalar registers,
+emitting each operation once per point. Shape operations cost nothing: they only change the point
+that is asked for.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import elementwise, lanes as lane_math, memory
+from . import elementwise, memory
+from . import lanes as lane_math
 from .context import ZERO, Buffer, Context, Index, Point
 from .lanes import Lane, to_vector, vector
 from .llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
 from .usage import is_index, is_trivial_reshape
 
-_SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
+#: Operations that only change the point that is asked for.
+SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
+#: Lazy operations that are not elementwise.
+EVALUATED = SHAPE_OPS | frozenset(
+    "tt.splat arith.constant tt.make_range tt.load tt.join tt.split ub.poison".split()
+)
 
 
 def move_point(op: ir.Op, point: Point) -> Point:
-    """Where the operand of a shape operation is asked for when its result is asked for at `point`."""
+    """Where a shape operation asks for its operand when it is itself asked for at `point`."""
     if op.name == "tt.expand_dims":
         axis = op.attrs["axis"]
         return (*point[:axis], *point[axis + 1 :])
@@ -73,7 +80,7 @@ class Nest:
         op = value.owner
         assert op is not None, f"{value} is nowhere"
         name = op.name
-        if name in _SHAPE_OPS:
+        if name in SHAPE_OPS:
             return self.at(op.operands[0], move_point(op, point))
         if name == "tt.splat":
             return Lane(ctx.scalar(op.operands[0]))

@@ -1,8 +1,9 @@
-"""The value of a tensor at one point of a loop nest: one element, or a vector of neighbours along the lane dimension.
+"""The value of a tensor at one point of a loop nest: one element, or a vector of neighbours along
+the lane dimension.
 
-A lane value is *uniform* (the same in every lane), *affine* (integers and addresses that grow by a fixed step from
-lane to lane) or a *vector*. Index arithmetic stays in the first two forms, which is what turns a load into one
-contiguous access without any separate analysis.
+A lane value is *uniform* (the same in every lane), *affine* (integers and addresses that grow by a
+fixed step from lane to lane) or a *vector*. Index arithmetic stays in the first two forms, which is
+what turns a load into one contiguous access without any separate analysis.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def multiply(e: Emitter, x: Lane, y: Lane) -> Lane | None:
 
 
 def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
-    """Extend or truncate an affine value. As in Triton's own analysis, an index does not wrap within a tile."""
+    """Extend or truncate an affine value. As in Triton's own analysis, an index does not wrap
+    within a tile.
+    """
     if x.step is None:
         return None
 

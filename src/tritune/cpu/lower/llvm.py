@@ -1,4 +1,5 @@
-"""LLVM types of the backend's element types, and the few building blocks every lowering uses: loops, slots, splats.
+"""LLVM types of the backend's element types, and the few building blocks every lowering uses:
+loops, slots, splats.
 
 Element types and what holds them in a register:
 
@@ -69,7 +70,9 @@ def i64(number: int) -> ll.Constant:
 
 
 class Emitter:
-    """An IRBuilder at the place where code is being written, plus the function's entry block for stack slots."""
+    """An IRBuilder at the place where code is being written, plus the function's entry block for
+    stack slots.
+    """
 
     def __init__(self, function: ll.Function) -> None:
         self.function = function
@@ -91,7 +94,9 @@ class Emitter:
 
     @contextmanager
     def loop(self, count: int, step: int = 1, name: str = "i") -> Iterator[ll.Value]:
-        """`for i in range(0, count, step)` with a constant trip count; no loop at all for a single trip."""
+        """`for i in range(0, count, step)` with a constant trip count; no loop at all for a single
+        trip.
+        """
         if count <= step:
             yield i64(0)
             return
@@ -143,7 +148,9 @@ class Emitter:
         args: list[ll.Value],
         overload: list[ll.Type] | None = None,
     ) -> ll.Value:
-        """Call `llvm.<name>` with the overload suffixes of the given types (the result's, by default)."""
+        """Call `llvm.<name>` with the overload suffixes of the given types (the result's, by
+        default).
+        """
         suffixes = ".".join(_mangle(t) for t in (overload or [result]))
         kind = ll.FunctionType(result, [a.type for a in args])
         return self.b.call(declare(self.module, f"llvm.{name}.{suffixes}", kind), args)

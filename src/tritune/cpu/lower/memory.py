@@ -1,8 +1,8 @@
 """Reading and writing memory at one point of a loop nest.
 
-What the access becomes follows from the address lanes: one scalar access (uniform), one contiguous vector (affine by
-the element's size), or one access per lane. A lane that is masked off never touches its address: it is sent to a dummy
-slot instead, which needs no branch.
+What the access becomes follows from the address lanes: one scalar access (uniform), one contiguous
+vector (affine by the element's size), or one access per lane. A lane that is masked off never
+touches its address: it is sent to a dummy slot instead, which needs no branch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def store(
     ctx: Context, address: Lane, value: Lane, mask: Lane | None, elem: str, lanes: int
 ) -> None:
     e, b = ctx.e, ctx.b
-    kind, size = memory_type(elem), memory_bytes(elem)
+    size = memory_bytes(elem)
     if lanes == 1:
         _store_one(ctx, address.x, _to_memory(ctx, value.x, elem), mask, size)
         return

@@ -1,4 +1,6 @@
-"""Writes loop nests: tensors into buffers, tensors into memory, reductions, and per-element effects."""
+"""Writes loop nests: tensors into buffers, tensors into memory, reductions, and per-element
+effects.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,14 @@ def prepare(ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int,
 
 
 def plan_nest(
-    ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...], lane_dim: int | None = None,
-    extra: list[schedule.Access] | None = None, elem_bits: int = 32,
-) -> Plan:  # fmt: skip
+    ctx: Context,
+    root: ir.Op,
+    values: list[ir.Value],
+    shape: tuple[int, ...],
+    lane_dim: int | None = None,
+    extra: list[schedule.Access] | None = None,
+    elem_bits: int = 32,
+) -> Plan:
     """Prepare a nest over `shape` that evaluates `values` for `root`."""
     prepare(ctx, root, values, shape)
     if lane_dim is None:
@@ -136,7 +143,9 @@ def _contiguous_along(buffer: Buffer, dim: int) -> bool:
 
 
 def settle_loads(ctx: Context, op: ir.Op) -> None:
-    """Before memory changes: read what was to be read before, if anything still needs it afterwards."""
+    """Before memory changes: read what was to be read before, if anything still needs it
+    afterwards.
+    """
     for value in ctx.pending_loads():
         if schedule.needed_after(ctx, value, op, set()):
             materialise(ctx, value, op)
@@ -154,7 +163,8 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     roots = [pointer, value] + ([mask] if mask is not None else [])
     tiles = Tiles(ctx)
     prepare(ctx, op, roots, shape)
-    # A tensor is read completely before anything of it is written: prove that the order does not matter, or read first.
+    # A tensor is read completely before anything of it is written: prove that the order does not
+    # matter, or read first.
     reads = schedule.loads_in(schedule.lazy_nodes(ctx, roots))
     moved = schedule.moved_nodes(ctx, roots)
     conditions = []
@@ -207,7 +217,9 @@ def load_scalar(ctx: Context, op: ir.Op) -> ll.Value:
 def each_element(
     ctx: Context, root: ir.Op, values: list[ir.Value], body: Callable[[Nest, Point], None]
 ) -> None:
-    """Run `body` for every element in order, one at a time: for effects that have an order or a lock."""
+    """Run `body` for every element in order, one at a time: for effects that have an order or a
+    lock.
+    """
     shape = values[0].type.shape
     prepare(ctx, root, values, shape)
     nest = Nest(ctx, 1)

@@ -1,9 +1,9 @@
 """Reductions and scans along one axis, with any combine function.
 
-If the lanes run along another dimension than the reduced one, every lane keeps its own accumulator and the reduction
-is a plain loop (*vertical*). If they run along the reduced one (*horizontal*), each lane reduces its share and the lanes
-are combined in a tree at the end, where the combine function is known to be commutative; any other one sees the
-elements in their order.
+If the lanes run along another dimension than the reduced one, every lane keeps its own accumulator
+and the reduction is a plain loop (*vertical*). If they run along the reduced one (*horizontal*),
+each lane reduces its share and the lanes are combined in a tree at the end, where the combine
+function is known to be commutative; any other one sees the elements in their order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def combine(nest: Nest, op: ir.Op, first: list[Lane], second: list[Lane]) -> lis
 
 
 def _identity(op: ir.Op) -> float | int | None:
-    """The neutral element of a combine function that is one known operation on its two arguments."""
+    """The neutral element of a combine function that is one known operation."""
     block = op.regions[0].blocks[0]
     if len(op.operands) != 1 or len(block.ops) != 2:
         return None
@@ -150,7 +150,9 @@ def _read(nest: Nest, op: ir.Op, plan: Plan, point: Point) -> list[Lane]:
 
 
 def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
-    """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis innermost."""
+    """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis
+    innermost.
+    """
     ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
     group = max(1, min(_UNROLL, plan.shape[lane_dim] // lanes))
     outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
@@ -193,7 +195,9 @@ def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
 
 
 def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
-    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined in a tree when the row ends."""
+    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined in a tree when the row
+    ends.
+    """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     group = max(1, min(_UNROLL, plan.shape[axis] // lanes))
     outer = [d for d in range(len(plan.shape)) if d != axis]
@@ -216,7 +220,9 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
         return _across_lanes(nest, op, total, lanes)
 
     def in_order() -> list[Lane]:
-        """Any other: neighbours are combined with neighbours, so that the order of the elements is kept."""
+        """Any other: neighbours are combined with neighbours, so that the order of the elements is
+        kept.
+        """
         running = _Accumulators(nest, op, 1, None)
         running.put(_across_lanes(nest, op, _read(nest, op, plan, point_of(i64(0), 0)), lanes))
         if plan.shape[axis] > lanes:
@@ -261,7 +267,9 @@ def _across_lanes(nest: Nest, op: ir.Op, values: list[Lane], lanes: int) -> list
 
 
 def emit_scan(ctx: Context, op: ir.Op) -> None:
-    """An inclusive scan: in order along the axis, vector lanes along another dimension where there is one."""
+    """An inclusive scan: in order along the axis, vector lanes along another dimension where there
+    is one.
+    """
     shape, axis = op.operands[0].type.shape, op.attrs["axis"]
     others = [d for d in range(len(shape)) if d != axis and shape[d] > 1]
     lane_dim = max(others, key=lambda d: shape[d]) if others else axis

@@ -1,4 +1,6 @@
-"""Changes to the IR before lowering, each of which gives the lazy evaluation something better to work on."""
+"""Changes to the IR before lowering, each of which gives the lazy evaluation something better to
+work on.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ def rewrite(function: ir.Function, fuse: bool) -> None:
 
 
 def widen_dot_operands(function: ir.Function) -> None:
-    """Convert narrow operands of products where they are defined, so that what a loop does not change is converted
-    once before the loop."""
+    """Convert narrow operands of products where they are defined, so that what a loop does not
+    change is converted once before the loop.
+    """
     for region in _regions(function.body):
         for block in region.blocks:
             for op in list(block.ops):
@@ -69,10 +72,11 @@ def _make(
 
 
 def split_inductions(region: ir.Region, function: ir.Function) -> None:
-    """Turn tensors that a loop advances by a fixed amount into their start plus a scalar that the loop advances.
+    """Turn tensors that a loop advances by a fixed amount into their start plus a scalar that the
+    loop advances.
 
-    `ptrs += BLOCK * stride` would otherwise carry a whole tensor of addresses through the loop, and nothing would be
-    known about where they point.
+    `ptrs += BLOCK * stride` would otherwise carry a whole tensor of addresses through the loop, and
+    nothing would be known about where they point.
     """
     for block in region.blocks:
         for op in list(block.ops):
@@ -85,36 +89,29 @@ def split_inductions(region: ir.Region, function: ir.Function) -> None:
 
 def _split(function: ir.Function, block: ir.Block, loop: ir.Op, index: int) -> None:
     body = loop.regions[0].blocks[0]
-    arg, init, result = body.args[1 + index], loop.operands[3 + index], loop.results[index]
-    if arg.type.rank == 0 or not (arg.type.is_int or arg.type.is_ptr) or arg.type.elem == "i1":
-        return
-    terminator = body.ops[-1]
+    arg = body.args[1 + index]
+    if arg.type.rank and (arg.type.is_int or arg.type.is_ptr) and arg.type.elem != "i1":
+        offsets = _offsets(loop, body, arg, body.ops[-1].operands[index])
+        if offsets:
+            _carry_scalars(function, block, loop, index, offsets)
+
+
+def _offsets(loop: ir.Op, body: ir.Block, arg: ir.Value, value: ir.Value) -> list[ir.Value] | None:
+    """What one iteration adds to `arg` to get `value`, if that is all that it does."""
     inside = {v for op in walk(loop.regions[0]) for v in op.results} | set(body.args)
-    offsets: list[ir.Value] = []
-    value = terminator.operands[index]
+    found = []
     while value is not arg:
         op = value.owner
         if op is None or op not in body.ops or op.name not in ("tt.addptr", "arith.addi"):
-            return
+            return None
         base, offset = op.operands
-        if op.name == "arith.addi" and not _leads_to(base, arg, body):
+        if op.name == "arith.addi" and offset is arg:
             base, offset = offset, base
         if offset in inside and _uniform(offset) is None:
-            return
-        offsets.append(offset)
+            return None
+        found.append(offset)
         value = base
-    if not offsets:
-        return
-    _replace(function, block, loop, index, body, arg, init, result, offsets, inside)
-
-
-def _leads_to(value: ir.Value, arg: ir.Value, body: ir.Block) -> bool:
-    while value is not arg:
-        op = value.owner
-        if op is None or op not in body.ops or op.name not in ("tt.addptr", "arith.addi"):
-            return False
-        value = op.operands[0]
-    return True
+    return found
 
 
 def _uniform(value: ir.Value) -> ir.Value | None:
@@ -122,96 +119,74 @@ def _uniform(value: ir.Value) -> ir.Value | None:
     op = value.owner
     while op is not None and op.name in ("tt.broadcast", "tt.expand_dims", "tt.reshape"):
         op = op.operands[0].owner
-    if op is not None and op.name == "tt.splat":
-        return op.operands[0]
-    return None
+    return op.operands[0] if op is not None and op.name == "tt.splat" else None
 
 
-def _replace(
-    function: ir.Function,
-    block: ir.Block, loop: ir.Op, index: int, body: ir.Block, arg: ir.Value, init: ir.Value, result: ir.Value,
-    offsets: list[ir.Value], inside: set[ir.Value],
-) -> None:  # fmt: skip
-    """Carry, for every offset, how much of it has been added so far (a scalar), instead of the tensor."""
-    loc = loop.loc
-    elem = "i64" if arg.type.is_ptr else arg.type.elem
-    position = block.ops.index(loop)
+def _carry_scalars(
+    function: ir.Function, block: ir.Block, loop: ir.Op, index: int, offsets: list[ir.Value]
+) -> None:
+    """Carry, for every offset, how much of it has been added so far instead of the tensor."""
+    body = loop.regions[0].blocks[0]
+    arg, init, result = body.args[1 + index], loop.operands[3 + index], loop.results[index]
+    scalar = ir.Type("i64" if arg.type.is_ptr else arg.type.elem)
     before: list[ir.Op] = []
     prologue: list[ir.Op] = []
     epilogue: list[ir.Op] = []
     after: list[ir.Op] = []
-    advanced, final = init, init
-    new_inits, new_args, new_yields, new_results = [], [], [], []
-    join = "tt.addptr" if arg.type.is_ptr else "arith.addi"
+    inside = outside = init
+    totals, following, outcomes = [], [], []
     for offset in offsets:
-        scalar = _uniform(offset)
-        shared = scalar if scalar is not None else None
-        number = (
-            offset.owner.attrs["value"]
-            if offset.owner is not None and offset.owner.name == "arith.constant"
-            else None
-        )
-        zero = _make("arith.constant", [], ir.Type(elem), loc, value=0)
-        before.append(zero)
-        total = ir.Value(ir.Type(elem), f"{arg.name}.sum")
-        if shared is not None:
-            step = shared
-            if step.type.elem != elem:
-                wide = _make("arith.extsi", [step], ir.Type(elem), loc)
-                epilogue.append(wide)
-                step = wide.result
-        else:
-            one = _make(
-                "arith.constant",
-                [],
-                ir.Type(elem),
-                loc,
-                value=number if isinstance(number, int) else 1,
-            )
-            epilogue.append(one)
-            step = one.result
-        summed = _make("arith.addi", [total, step], ir.Type(elem), loc)
-        epilogue.append(summed)
-        outcome = ir.Value(ir.Type(elem), f"{result.name}.sum")
-        per_tensor = shared is None and not isinstance(number, int)
-        for ops, start, count in ((prologue, advanced, total), (after, final, outcome)):
-            spread = _make("tt.splat", [count], ir.Type(elem, arg.type.shape), loc)
-            ops.append(spread)
-            moved = spread.result
-            if per_tensor:
-                wide_offset = offset
-                if offset.type.elem != elem:
-                    wide = _make("arith.extsi", [offset], ir.Type(elem, arg.type.shape), loc)
-                    ops.append(wide)
-                    wide_offset = wide.result
-                scaled = _make(
-                    "arith.muli", [wide_offset, spread.result], ir.Type(elem, arg.type.shape), loc
-                )
-                ops.append(scaled)
-                moved = scaled.result
-            joined = _make(join, [start, moved], arg.type, loc)
-            ops.append(joined)
-            if ops is prologue:
-                advanced = joined.result
-            else:
-                final = joined.result
-        new_inits.append(zero.result)
-        new_args.append(total)
-        new_yields.append(summed.result)
-        new_results.append(outcome)
-    for value in new_results:
-        value.owner = loop
-    body.ops[-1:-1] = epilogue
-    body.ops[:0] = prologue
-    loop.operands[3 + index : 4 + index] = new_inits
-    body.args[1 + index : 2 + index] = new_args
-    body.ops[-1].operands[index : index + 1] = new_yields
-    loop.results[index : index + 1] = new_results
-    block.ops[position + 1 : position + 1] = after
-    block.ops[position:position] = before
-    _substitute(body.ops, arg, advanced, skip=set(prologue))
+        before.append(_make("arith.constant", [], scalar, loop.loc, value=0))
+        totals.append(ir.Value(scalar, f"{arg.name}.sum"))
+        outcomes.append(ir.Value(scalar, f"{result.name}.sum", loop))
+        step, factor = _step(offset, scalar, epilogue)
+        epilogue.append(_make("arith.addi", [totals[-1], step], scalar, loop.loc))
+        following.append(epilogue[-1].result)
+        inside = _advanced(prologue, inside, totals[-1], factor, loop.loc)
+        outside = _advanced(after, outside, outcomes[-1], factor, loop.loc)
+    body.ops[:] = [*prologue, *body.ops[:-1], *epilogue, body.ops[-1]]
+    loop.operands[3 + index : 4 + index] = [op.result for op in before]
+    body.args[1 + index : 2 + index] = totals
+    body.ops[-1].operands[index : index + 1] = following
+    loop.results[index : index + 1] = outcomes
+    position = block.ops.index(loop)
+    block.ops[position : position + 1] = [*before, loop, *after]
+    _substitute(body.ops, arg, inside, skip=set(prologue))
     for reached in function.body.blocks:
-        _substitute(reached.ops, result, final, skip=set(after))
+        _substitute(reached.ops, result, outside, skip=set(after))
+
+
+def _step(offset: ir.Value, scalar: ir.Type, ops: list[ir.Op]) -> tuple[ir.Value, ir.Value | None]:
+    """The scalar added in one iteration, and the tensor it counts if the offset is not uniform."""
+    loc = offset.owner.loc if offset.owner is not None else ir.Loc()
+    shared, factor = _uniform(offset), None
+    if shared is None:
+        known = offset.owner.attrs.get("value") if offset.owner is not None else None
+        if not isinstance(known, int) or isinstance(known, list):
+            known, factor = 1, offset
+        ops.append(_make("arith.constant", [], scalar, loc, value=known))
+        return ops[-1].result, factor
+    if shared.type.elem != scalar.elem:
+        ops.append(_make("arith.extsi", [shared], scalar, loc))
+        shared = ops[-1].result
+    return shared, None
+
+
+def _advanced(
+    ops: list[ir.Op], start: ir.Value, count: ir.Value, factor: ir.Value | None, loc: ir.Loc
+) -> ir.Value:
+    """`start` plus the scalar `count` (times `factor`) in every element."""
+    kind = count.type.with_shape(start.type.shape)
+    ops.append(_make("tt.splat", [count], kind, loc))
+    if factor is not None:
+        spread = ops[-1].result
+        if factor.type.elem != kind.elem:
+            ops.append(_make("arith.extsi", [factor], kind, loc))
+            factor = ops[-1].result
+        ops.append(_make("arith.muli", [factor, spread], kind, loc))
+    join = "tt.addptr" if start.type.is_ptr else "arith.addi"
+    ops.append(_make(join, [start, ops[-1].result], start.type, loc))
+    return ops[-1].result
 
 
 def _substitute(ops: list[ir.Op], old: ir.Value, new: ir.Value, skip: set[ir.Op]) -> None:

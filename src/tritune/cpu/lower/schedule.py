@@ -1,13 +1,16 @@
-"""Decides how a consumer of lazy tensors is evaluated: in which direction, what is kept, what is checked beforehand.
+"""Decides how a consumer of lazy tensors is evaluated: in which direction, what is kept, what is
+checked beforehand.
 
-A *nest* is one loop nest over a shape that evaluates some lazy tensors at every point. Three questions come up before
-it is written:
+A *nest* is one loop nest over a shape that evaluates some lazy tensors at every point. Three
+questions come up before it is written:
 
-1. Along which dimension do the vector lanes run? The one along which most of what is read and written is contiguous.
-2. What should be in a buffer? A costly tensor that is broadcast in the nest is computed once before it; a costly one
-   that something later needs again is stored on the way (a *tap*), so that nothing costly is computed twice.
-3. Which masks are true over the whole tile? Those are checked once, and the nest is written twice: without them, and
-   with them for the tiles at the edge.
+1. Along which dimension do the vector lanes run? The one along which most of what is read and
+   written is contiguous.
+2. What should be in a buffer? A costly tensor that is broadcast in the nest is computed once before
+   it; a costly one that something later needs again is stored on the way (a *tap*), so that nothing
+   costly is computed twice.
+3. Which masks are true over the whole tile? Those are checked once, and the nest is written twice:
+   without them, and with them for the tiles at the edge.
 """
 
 from __future__ import annotations
@@ -20,14 +23,17 @@ from llvmlite import ir as ll
 
 from .. import ir
 from .context import Buffer, Context
-from .evaluate import _SHAPE_OPS, Assumptions
+from .evaluate import SHAPE_OPS, Assumptions
 from .tiles import Tiles
 from .usage import ANYHOW, RUNTIME, Step, is_eager
 
 #: Rough instruction counts of one element; what is not named costs 1, index arithmetic nothing.
-_WEIGHTS = {"tt.load": 3, "arith.divf": 6, "arith.divsi": 8, "arith.divui": 8, "arith.remsi": 8, "arith.remui": 8,
-            "arith.remf": 40, "math.sqrt": 6, "tt.extern_elementwise": 15, "tt.mulhiui": 3, "math.absf": 1,
-            "math.fma": 1, "math.floor": 1, "math.ceil": 1}  # fmt: skip
+_WEIGHTS = {
+    "tt.load": 3, "tt.mulhiui": 3, "tt.extern_elementwise": 15,
+    "arith.divf": 6, "arith.remf": 40,
+    "arith.divsi": 8, "arith.divui": 8, "arith.remsi": 8, "arith.remui": 8,
+    "math.sqrt": 6, "math.absf": 1, "math.fma": 1, "math.floor": 1, "math.ceil": 1,
+}  # fmt: skip
 _MATH_WEIGHT = 12
 
 #: From this cost on it pays to store a tensor rather than to compute it again.
@@ -40,7 +46,7 @@ def weight(ctx: Context, value: ir.Value) -> int:
     op = value.owner
     if (
         op is None
-        or op.name in _SHAPE_OPS
+        or op.name in SHAPE_OPS
         or op.name in ("tt.splat", "arith.constant", "tt.make_range")
     ):
         return 0
@@ -78,7 +84,8 @@ def loads_in(nodes: list[ir.Value]) -> list[ir.Value]:
 
 
 def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]) -> bool:
-    """Whether anything after `root` in program order evaluates `value`, other than through what is kept.
+    """Whether anything after `root` in program order evaluates `value`, other than through what is
+    kept.
 
     A reshape only looks at the memory of what it reshapes, so what reads the one reads the other.
     """
@@ -115,7 +122,7 @@ def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
         ):
             continue
         found.add(value)
-        if value.owner.name not in _SHAPE_OPS and value.owner.name not in (
+        if value.owner.name not in SHAPE_OPS and value.owner.name not in (
             "tt.join",
             "tt.split",
             "tt.cat",
@@ -136,7 +143,7 @@ def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
         op = value.owner
         if op is None or ctx.get(value) is not None:
             continue
-        moves = moved or op.name in _SHAPE_OPS or op.name in ("tt.join", "tt.split")
+        moves = moved or op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split")
         stack.extend((operand, moves) for operand in op.operands)
     return {value for value, moved in seen if moved}
 
@@ -150,9 +157,9 @@ def reads_in_place(ctx: Context, value: ir.Value, buffer: Buffer) -> bool:
         touched.update(node.owner.operands)
     for operand in touched:
         held = ctx.get(operand)
-        if isinstance(held, Buffer) and held.memory is buffer.memory:
-            if operand in moved or held.strides != buffer.strides:
-                return False
+        same = isinstance(held, Buffer) and held.memory is buffer.memory
+        if same and (operand in moved or held.strides != buffer.strides):  # type: ignore[union-attr]
+            return False
     return True
 
 
@@ -184,7 +191,7 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
         if op.name == "tt.load":
             pointer = op.operands[0]
             found.append(Access(_to_nest(ctx.usage.steps(pointer), pointer.type.shape, dims, rank)))
-        if op.name in _SHAPE_OPS:
+        if op.name in SHAPE_OPS:
             stack.append((op.operands[0], _move_dims(op, dims)))
         elif op.name == "tt.join":
             stack.extend((o, dims[:-1]) for o in op.operands)
@@ -206,7 +213,9 @@ def _to_nest(
 
 
 def _move_dims(op: ir.Op, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """`move_point` for dimensions instead of positions; -1 is a dimension the nest does not move along."""
+    """`move_point` for dimensions instead of positions; -1 is a dimension the nest does not move
+    along.
+    """
     shape = op.operands[0].type.shape
     if op.name == "tt.expand_dims":
         axis = op.attrs["axis"]

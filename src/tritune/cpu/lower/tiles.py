@@ -1,8 +1,9 @@
 """Facts about whole tiles, computed once before a loop nest instead of at every point.
 
-A tensor of integers or pointers is often affine over the tile: `base + sum(index[d] * step[d])`. From that follow, as
-a few scalar instructions: whether a mask is true everywhere (so that the nest needs no mask at all), whether `x % n`
-wraps inside the tile, and which addresses an access can touch (so that reading and writing in one nest is safe).
+A tensor of integers or pointers is often affine over the tile: `base + sum(index[d] * step[d])`.
+From that follow, as a few scalar instructions: whether a mask is true everywhere (so that the nest
+needs no mask at all), whether `x % n` wraps inside the tile, and which addresses an access can
+touch (so that reading and writing in one nest is safe).
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ class Form:
 
 
 class Tiles:
-    """Answers for one nest; nothing is kept beyond it, because what it computes is valid only there."""
+    """Answers for one nest; nothing is kept beyond it, because what it computes is valid only
+    there.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._forms: dict[ir.Value, Form | None] = {}
-        #: `x % n` that has been found affine: the condition under which it is, and what it then subtracts from x.
+        #: `x % n` that has been found affine: the condition under which it is, and what it then
+        #: subtracts from x.
         self.wraps: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
-        #: What must hold for the answers to be right: no 32-bit value that is extended or compared has wrapped.
+        #: What must hold for the answers to be right: no 32-bit value that is extended or compared
+        #: has wrapped.
         self.checks: list[ll.Value] = []
 
     def form(self, value: ir.Value) -> Form | None:
@@ -75,9 +80,11 @@ class Tiles:
         return None
 
     def _exact(self, value: ir.Value) -> Form | None:
-        """The form of a value whose magnitude matters: checked to be what the kernel's own arithmetic gives.
+        """The form of a value whose magnitude matters: checked to be what the kernel's own
+        arithmetic gives.
 
-        Forms are computed in 64 bits. Sums and products modulo 2^32 agree with that wherever the result fits 32 bits.
+        Forms are computed in 64 bits. Sums and products modulo 2^32 agree with that wherever the
+        result fits 32 bits.
         """
         form = self.form(value)
         if form is None or value.type.bits == 64:
@@ -195,7 +202,9 @@ class Tiles:
         return low, high
 
     def always_true(self, mask: ir.Value) -> ll.Value | None:
-        """A scalar that implies that the mask is true over the whole tile, if there is one worth computing."""
+        """A scalar that implies that the mask is true over the whole tile, if there is one worth
+        computing.
+        """
         ctx, op = self.ctx, mask.owner
         if mask.type.rank == 0:
             return ctx.scalar(mask)
@@ -226,10 +235,12 @@ class Tiles:
         return b.icmp_signed(relation, high if predicate[1] == "l" else low, i64(0))
 
     def separate(self, read: ir.Value, written: ir.Value, same_point: bool) -> ll.Value | None:
-        """A scalar that implies that reading element by element while writing element by element is harmless.
+        """A scalar that implies that reading element by element while writing element by element is
+        harmless.
 
-        True where the two address ranges do not meet, or where every element is written where it was read, if it is
-        read at the point where it is written and no two elements share an address.
+        True where the two address ranges do not meet, or where every element is written where it
+        was read, if it is read at the point where it is written and no two elements share an
+        address.
         """
         b = self.ctx.b
         x, y = self.form(read), self.form(written)
@@ -273,7 +284,9 @@ class Tiles:
         return b.and_(same, b.or_(rows_first, columns_first))
 
     def _apart(self, form: Form, shape: tuple[int, ...], size: int, dims: list[int]) -> ll.Value:
-        """Whether each of `dims`, from the innermost, steps over everything that those before it reach."""
+        """Whether each of `dims`, from the innermost, steps over everything that those before it
+        reach.
+        """
         b = self.ctx.b
         reach, distinct = i64(size), ll.Constant(I1, 1)
         for d in dims:

@@ -1,9 +1,10 @@
-"""What is known about a function before any code is written: who uses what, in which order, along which strides.
+"""What is known about a function before any code is written: who uses what, in which order, along
+which strides.
 
-Tensor operations are *lazy* (evaluated where they are consumed) or *eager* (they run where they stand: memory writes,
-products, reductions, control flow). Everything a schedule needs follows from three facts collected here: the number of
-every operation in program order, the users of every value, and how each tensor of integers or pointers moves along
-each of its dimensions.
+Tensor operations are *lazy* (evaluated where they are consumed) or *eager* (they run where they
+stand: memory writes, products, reductions, control flow). Everything a schedule needs follows from
+three facts collected here: the number of every operation in program order, the users of every
+value, and how each tensor of integers or pointers moves along each of its dimensions.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from .. import ir
 
 #: Tensor operations that run where they stand.
 EAGER = frozenset(
-    "tt.reduce tt.scan tt.dot tt.dot_scaled tt.store tt.atomic_rmw tt.atomic_cas tt.print tt.assert tt.call tt.return "
+    "tt.reduce tt.scan tt.dot tt.dot_scaled tt.store tt.atomic_rmw tt.atomic_cas tt.print "
+    "tt.assert tt.call tt.return "
     "tt.unsplat tt.histogram tt.cat tt.reshape tt.gather tt.map_elementwise "
     "scf.for scf.while scf.if scf.yield scf.condition cf.br cf.cond_br".split()
 )
 #: Operations that may write memory another operation reads.
 WRITES = frozenset(["tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.call"])
 
-#: Along one dimension a value is constant (0), grows by a known integer, by a run-time one, or does anything else.
+#: Along one dimension a value is constant (0), grows by a known integer, by a run-time one, or does
+#: anything else.
 Step = int | str
 RUNTIME, ANYHOW = "runtime", "anyhow"
 
@@ -78,7 +81,7 @@ class Usage:
         return op.name in WRITES or op in self.writing_regions
 
     def steps(self, value: ir.Value) -> tuple[Step, ...]:
-        """How the value moves along each of its dimensions (pointers in elements of their pointee)."""
+        """How the value moves along each dimension (pointers in elements of their pointee)."""
         found = self._steps.get(value)
         if found is None:
             found = self._steps[value] = self._compute_steps(value)
@@ -169,16 +172,16 @@ def constant_of(value: ir.Value) -> int | None:
 
 
 _INDEX_ARITHMETIC = frozenset(
-    "arith.addi arith.subi arith.muli arith.extsi arith.extui tt.splat tt.broadcast tt.expand_dims tt.trans "
-    "tt.reshape".split()
+    "arith.addi arith.subi arith.muli arith.extsi arith.extui "
+    "tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape".split()
 )
 
 
 def is_index(usage: Usage, value: ir.Value, depth: int = 0) -> bool:
     """Whether the integer serves only to make addresses and to compare against bounds.
 
-    Only then may a 32-bit value be taken not to wrap within a tile when it is extended: an address that wraps points
-    nowhere, but a hash or a random number that wraps is just right.
+    Only then may a 32-bit value be taken not to wrap within a tile when it is extended: an address
+    that wraps points nowhere, but a hash or a random number that wraps is just right.
     """
     if depth > 32:
         return False
