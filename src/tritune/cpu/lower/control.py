@@ -470,7 +470,7 @@ class _Carried:
                     nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
                 continue
             # They wait for each other: put one aside.
-            value = next(iter(waiting.values()))
+            value = next(v for place, v in waiting.items() if reads[place])
             copy = ctx.new_buffer(value.type.elem, value.type.shape)
             nests.materialise(ctx, value, terminator, into=copy)
         self.following = [None if v.type.rank else ctx.scalar(v) for v in values]

@@ -53,6 +53,7 @@ def plan_nest(
     lane_dim: int | None = None,
     extra: list[schedule.Access] | None = None,
     elem_bits: int = 32,
+    stored: ir.Value | None = None,
 ) -> Plan:
     """Prepare a nest over `shape` that evaluates `values` for `root`."""
     prepare(ctx, root, values, shape)
@@ -61,7 +62,7 @@ def plan_nest(
         lane_dim = schedule.best_lane_dim(ctx, shape, found)
     lanes = min(ctx.lanes(elem_bits), shape[lane_dim])
     plan = Plan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
-    for tap in schedule.choose_taps(ctx, root, values, shape):
+    for tap in schedule.choose_taps(ctx, root, values, shape, stored):
         fastest = ctx.layout.get(tap, lane_dim)
         plan.taps[tap] = ctx.new_buffer(tap.type.elem, shape, fastest)
     return plan
@@ -118,9 +119,8 @@ def materialise(
     if into is not None:
         extra = [schedule.Access(list(into.strides), 2.0)]
     lane_dim = wanted if into is None else None
-    plan = plan_nest(
-        ctx, root, [value], shape, lane_dim, extra, value.type.bits if value.type.is_float else 32
-    )
+    bits = value.type.bits if value.type.is_float else 32
+    plan = plan_nest(ctx, root, [value], shape, lane_dim, extra, bits, stored=value)
     buffer = into or ctx.new_buffer(value.type.elem, shape, plan.lane_dim)
 
     def emit(assumptions: Assumptions, careful: bool) -> None:

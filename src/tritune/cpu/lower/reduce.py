@@ -14,15 +14,16 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import memory, nests
+from . import memory, nests, schedule
 from .context import Buffer, Context, Index, Point
 from .evaluate import Assumptions, Nest, constant_value
 from .lanes import Lane, to_vector, vector
 from .llvm import I32, constant, i64, scalar_type, vector_of
 from .schedule import Plan, versioned
 
-#: Independent accumulators that hide the latency of the combine function.
-_UNROLL = 4
+#: Independent accumulators that hide the latency of the combine function. Costly elements hide it
+#: by themselves, and want the registers.
+_UNROLL, _UNROLL_COSTLY = 4, 2
 
 _INFINITY = math.inf
 _IDENTITIES: dict[str, float | int] = {
@@ -149,12 +150,17 @@ def _read(nest: Nest, op: ir.Op, plan: Plan, point: Point) -> list[Lane]:
     return values
 
 
+def _unroll(nest: Nest, op: ir.Op) -> int:
+    costs = sum(schedule.cost(nest.ctx, v) for v in op.operands)
+    return _UNROLL_COSTLY if costs >= schedule.COSTLY else _UNROLL
+
+
 def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
     """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis
     innermost.
     """
     ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
-    group = max(1, min(_UNROLL, plan.shape[lane_dim] // lanes))
+    group = max(1, min(_unroll(nest, op), plan.shape[lane_dim] // lanes))
     outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
     start = _identity(op)
     at: dict[int, ll.Value] = {}
@@ -199,7 +205,7 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
     ends.
     """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
-    group = max(1, min(_UNROLL, plan.shape[axis] // lanes))
+    group = max(1, min(_unroll(nest, op), plan.shape[axis] // lanes))
     outer = [d for d in range(len(plan.shape)) if d != axis]
     start = _identity(op)
     at: dict[int, ll.Value] = {}

@@ -260,14 +260,18 @@ class Plan:
 
 
 def choose_taps(
-    ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...]
+    ctx: Context,
+    root: ir.Op,
+    values: list[ir.Value],
+    shape: tuple[int, ...],
+    stored: ir.Value | None,
 ) -> list[ir.Value]:
-    """Costly tensors of the nest's shape that something later needs too."""
+    """Costly tensors of the nest's shape that something later needs too, but for what is stored anyway."""
     kept: set[ir.Value] = set()
     identity = identity_nodes(ctx, values)
     taps: list[ir.Value] = []
     for value in lazy_nodes(ctx, values):
-        if value not in identity or value.type.shape != shape or value in values:
+        if value not in identity or value.type.shape != shape or value is stored:
             continue
         if (
             cost(ctx, value) >= COSTLY
