@@ -20,6 +20,8 @@ import torch
 
 #: Elements of each array that a kernel reads, and of each that it may also write.
 SIZE = 2048
+#: Elements of the largest tensor.
+LARGEST = 512
 #: Elements of the outputs. Every result has its own place there.
 OUT = 1 << 16
 #: Floats stay within this after every operation that could make them grow.
@@ -28,6 +30,7 @@ BOUND = 60
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int32", "int64", "int16", "int8")
 _DIMS = (1, 2, 4, 8, 16)
+_LENGTHS = (2, 4, 8, 16, 32, 64)
 
 Shape = tuple[int, ...]
 #: Source lines; a pair is a line that opens a block, and the block.
@@ -79,7 +82,7 @@ class Generator:
         self.depth = 0
 
     def program(self) -> Tree:
-        for _ in range(3):
+        for _ in range(4):
             self.load()
         for _ in range(self.rng.randint(6, 18)):
             self.statement()
@@ -128,9 +131,10 @@ class Generator:
         self.depth -= 1
         self.scope = outer
 
-    def shape(self, rank: int | None = None) -> Shape:
-        rank = rank or self.pick((1, 1, 2, 2, 2, 3))
-        return tuple(self.pick(_DIMS if rank > 1 else (2, 4, 8, 16, 32, 64)) for _ in range(rank))
+    def shape(self) -> Shape:
+        rank = self.pick((1, 1, 2, 2, 2, 3))
+        shape = tuple(self.pick(_DIMS if rank > 1 else _LENGTHS) for _ in range(rank))
+        return shape if _numel(shape) <= LARGEST else self.shape()
 
     # Expressions
 
@@ -232,7 +236,7 @@ class Generator:
         return self.pick(("float32",) * 6 + ("int32",) * 5 + _FLOATS + _INTEGERS)
 
     def some_shape(self) -> Shape:
-        return self.pick(self.scope.variables).shape if self.chance(0.8) else self.shape()
+        return self.pick(self.scope.variables).shape if self.scope.variables and self.chance(0.65) else self.shape()
 
     def compute(self) -> None:
         shape, dtype = self.some_shape(), self.any_dtype()
@@ -279,7 +283,7 @@ class Generator:
 
     def load(self) -> None:
         array, dtype = self.pick((("P", "float32"), ("A", "float32"), ("Q", "int32"), ("B", "int32")))
-        shape = self.some_shape() if self.scope.variables else self.shape()
+        shape = self.some_shape()
         offsets, mask = self.addresses(shape, once=False)
         if mask:
             other = self.pick((f"{self.rng.randint(-5, 5)}", self.of_shape(shape, dtype))) if self.scope.variables else "1"
@@ -347,14 +351,14 @@ class Generator:
     def rearrange(self) -> None:
         x = self.pick(self.scope.variables)
         form = self.pick(("join", "split", "cat", "gather"))
-        if form == "join" and _numel(x.shape) <= 256:
+        if form == "join" and 2 * _numel(x.shape) <= LARGEST:
             other = self.of_shape(x.shape, x.dtype)
             self.define(f"tl.join({x.name}, {other})", x.dtype, (*x.shape, 2))
         elif form == "split" and x.shape[-1] == 2 and len(x.shape) > 1:
             first, second = (Variable(self.fresh(), x.dtype, x.shape[:-1]) for _ in range(2))
             self.line(f"{first.name}, {second.name} = tl.split({x.name})")
             self.scope.variables += [first, second]
-        elif form == "cat" and len(x.shape) == 1 and x.shape[0] <= 64:
+        elif form == "cat" and len(x.shape) == 1 and 2 * x.shape[0] <= LARGEST:
             other = self.of_shape(x.shape, x.dtype)
             self.define(f"tl.cat({x.name}, {other}, can_reorder=True)", x.dtype, (2 * x.shape[0],))
         else:

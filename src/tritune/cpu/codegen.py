@@ -28,6 +28,7 @@ def optimise(text: str, cpu: Cpu) -> str:
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
+    options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return str(module)

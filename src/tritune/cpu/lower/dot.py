@@ -203,7 +203,11 @@ class _MicroKernel:
         return (*batch, *pair)
 
     def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int, depth: int) -> None:
-        """One register block: start from C, run over k, put it back."""
+        """One register block: run over k, then add C.
+
+        Adding C last keeps the partial sums short: over many tiles the rounding errors stay those of
+        the tiles, not of one sum over all of k.
+        """
         ctx, tile = self.ctx, self.tile
         b = ctx.b
         cells = [(r, v) for r in range(rows) for v in range(tile.vectors)]
@@ -213,7 +217,8 @@ class _MicroKernel:
             along = b.add(column, i64(v * tile.lanes)) if v else column
             return self._result_point(batch, down, along)
 
-        start = [self._start(at(r, v)) for r, v in cells]
+        zero = constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
+        start = [zero] * len(cells)
         before = b.block
         unroll = tile.unroll
         while depth % unroll:
@@ -245,17 +250,20 @@ class _MicroKernel:
             b.cbranch(b.icmp_unsigned("<", following, i64(depth)), head, end)
             b.position_at_end(end)
         for (r, v), value in zip(cells, totals, strict=True):
-            result = narrow(ctx.e, value, self.op.result.type.elem)
+            result = self._plus_c(value, at(r, v))
             held = vector(result) if tile.lanes > 1 else Lane(result)
             memory.store_buffer(ctx, self.target, at(r, v), held, tile.lanes)
 
-    def _start(self, point: Point) -> ll.Value:
-        c = self.op.operands[2]
-        if _is_zero(c):
-            return constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
-        nest = Nest(self.ctx, self.tile.lanes)
-        value = to_vector(self.ctx.e, nest.at(c, point), self.tile.lanes)
-        return widen(self.ctx.e, value, c.type.elem)
+    def _plus_c(self, total: ll.Value, point: Point) -> ll.Value:
+        ctx, c = self.ctx, self.op.operands[2]
+        if not _is_zero(c):
+            before = to_vector(ctx.e, Nest(ctx, self.tile.lanes).at(c, point), self.tile.lanes)
+            if self.acc_elem[0] == "i":
+                total = ctx.b.add(before, total)
+            else:
+                flags = ("contract",) if ctx.kernel.options.enable_fp_fusion else ()
+                total = ctx.b.fadd(widen(ctx.e, before, c.type.elem), total, flags=flags)
+        return narrow(ctx.e, total, self.op.result.type.elem)
 
     def _step(
         self,

@@ -23,7 +23,7 @@ from .schedule import Plan, versioned
 
 #: Independent accumulators that hide the latency of the combine function. Costly elements hide it
 #: by themselves, and want the registers.
-_UNROLL, _UNROLL_COSTLY = 4, 2
+_UNROLL, _UNROLL_COSTLY = 4, 1
 
 _INFINITY = math.inf
 _IDENTITIES: dict[str, float | int] = {
