@@ -86,7 +86,7 @@ class Generator:
             self.load()
         for _ in range(self.rng.randint(6, 18)):
             self.statement()
-        if self.chance(0.15):
+        if self.chance(0.25):
             with self.block(f"if f == {self.rng.randint(0, 3)}:"):
                 self.statement()
                 self.output(self.pick(self.scope.variables))
@@ -132,6 +132,8 @@ class Generator:
         self.scope = outer
 
     def shape(self) -> Shape:
+        if self.chance(0.3):
+            return (16, 16)
         rank = self.pick((1, 1, 2, 2, 2, 3))
         shape = tuple(self.pick(_DIMS if rank > 1 else _LENGTHS) for _ in range(rank))
         return shape if _numel(shape) <= LARGEST else self.shape()
@@ -192,8 +194,13 @@ class Generator:
         if variable.dtype == dtype:
             return variable.name
         name = variable.name
-        if dtype.startswith("float") and not variable.is_float:
-            name = f"({name} & 31)"
+        if not variable.is_float:
+            name = f"({name} & 31)" if dtype.startswith("float") else name
+        elif dtype == "float16":
+            name = self.bounded(name, variable.dtype)
+        elif not dtype.startswith("float"):
+            # A float that does not fit a narrow integer has no defined value there.
+            name = f"{name}.to(tl.int32)"
         return f"{name}.to(tl.{dtype})"
 
     def bounded(self, text: str, dtype: str) -> str:
@@ -205,7 +212,10 @@ class Generator:
         dtype = self.pick(("int32", "float32"))
         x, relation = self.of_shape(shape, dtype), self.pick(("<", "<=", ">", ">=", "==", "!="))
         if dtype == "int32" and self.chance(0.4):
-            return f"({self._ramp(shape, dtype)} {relation} {self.scalar()} * {self.rng.randint(1, 9)})"
+            factor = self.pick(("1", "1", "1", "1103515245", f"{self.scalar()}"))
+            wide = self.pick(("", "", ".to(tl.int64)"))
+            limit = f"{self.scalar()} * {self.rng.randint(1, 9)}"
+            return f"(({self._ramp(shape, dtype)} * {factor}){wide} {relation} {limit})"
         y = self.of_shape(shape, dtype) if self.chance(0.4) else self.rng.randint(-3, 9)
         return f"({x} {relation} {y})"
 
@@ -221,13 +231,14 @@ class Generator:
             forms += [f"{x} ^ {y}", f"{x} & {y}", f"{x} // {self.rng.randint(2, 9)}", f"-{x}", f"{x} >> 1"]
             if dtype in ("int32", "int64"):
                 forms += [f"{x} % {self.rng.randint(2, 40)}", f"{x} % (({y} & 7) + 1)", f"{x} * 1664525 + 1013904223"]
-        return self.bounded(self.pick(forms), dtype)
+        text = self.bounded(self.pick(forms), dtype)
+        return f"({text}).to(tl.{dtype})" if dtype in ("int8", "int16", "float16") else text
 
     # Statements
 
     def statement(self) -> None:
         options = [self.compute] * 6 + [self.load] * 3 + [self.reduce] * 3 + [self.store] * 2 + [self.change] * 2
-        options += [self.product, self.rearrange, self.read_modify_write, self.point, self.scan]
+        options += [self.product, self.rearrange, self.read_modify_write, self.point, self.scan, self.atomic]
         if self.depth < 2:
             options += [self.loop] * 3 + [self.branch] * 2 + [self.repeat]
         self.pick(options)()
@@ -306,6 +317,15 @@ class Generator:
         self.line(f"{name} = tl.broadcast_to(B + {self.index(shape, strides, self.scalar())}, {list(shape)})")
         self.line(f"tl.store({name}, tl.load({name}) * 3 + 1)")
 
+    def atomic(self) -> None:
+        shape = self.some_shape()
+        offsets, mask = self.addresses(shape, once=True)
+        value, how = self.elementwise(shape, "int32"), self.pick(("add", "max", "xor"))
+        mask = mask and f", mask={mask}"
+        old = self.define(f"tl.atomic_{how}(B + {offsets}, {value}{mask})", "int32", shape)
+        if mask:
+            self.scope.variables.remove(old)
+
     def reduce(self) -> None:
         x = self.pick(self.scope.variables)
         wide = self.converted(x, "float32" if x.is_float else "int32")
@@ -313,6 +333,8 @@ class Generator:
         axis = self.rng.randrange(len(x.shape))
         how = self.pick(("sum", "max", "min", "argmax", "xor_sum" if dtype == "int32" else "sum"))
         left = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if (how, dtype) == ("sum", "int32"):
+            wide = f"{wide} & 4095"  # the interpreter refuses sums that overflow
         text = f"tl.{how}({wide}, {axis})"
         dtype = "int32" if how == "argmax" else dtype
         if not left:
@@ -338,15 +360,13 @@ class Generator:
         shape = (*batch, m, n)
         into = [v for v in square if v.shape == shape]
         accumulator = self.pick(into).name if into and self.chance(0.6) else self.of_shape(shape, "float32")
+        # The result is not bounded: a loop variable whose next value is the product itself is a case of its own.
+        a, b, accumulator = (self.bounded(x, "float32") if self.chance(0.8) else x for x in (a, b, accumulator))
         dot = f"tl.dot({a}, {b}, {accumulator}, input_precision='ieee')"
-        if into and self.chance(0.6):
-            chosen = self.pick(into)
-            # Unbounded, the product itself is the variable's next value; the modulus keeps it exact.
-            self.line(f"{chosen.name} = {dot}")
-            if self.chance(0.5):
-                self.line(f"{chosen.name} = {self.bounded(chosen.name, 'float32')}")
+        if into and self.chance(0.7):
+            self.line(f"{self.pick(into).name} = {dot}")
         else:
-            self.define(self.bounded(dot, "float32"), "float32", shape)
+            self.define(dot, "float32", shape)
 
     def rearrange(self) -> None:
         x = self.pick(self.scope.variables)
@@ -402,7 +422,7 @@ class Generator:
 
     def branch(self) -> None:
         x = self.pick([v for v in self.scope.variables if not v.is_float] or self.scope.variables)
-        total = f"tl.sum(tl.reshape({self.converted(x, 'int32')}, [{_numel(x.shape)}]), 0) % 2 == 0"
+        total = f"tl.xor_sum(tl.reshape({self.converted(x, 'int32')}, [{_numel(x.shape)}]), 0) % 2 == 0"
         test = self.pick((f"{self.pick(self.scope.scalars)} > {self.rng.randint(0, 2)}", total))
         with self.block(f"if {test}:"):
             self.body()

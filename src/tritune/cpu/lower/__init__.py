@@ -4,7 +4,7 @@
 |---|---|
 | `rewrite.py` | changes to the IR that make the rest simpler |
 | `usage.py` | who uses what, in which order, along which strides |
-| `control.py` | blocks, loops, branches, calls; what runs where it stands, what is lazy |
+| `control.py`, `carried.py` | blocks, loops, branches, calls; what is lazy, what is not |
 | `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
 | `nests.py`, `reduce.py`, `dot.py`, `effects.py` | the loop nests themselves |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |

@@ -14,6 +14,7 @@ from llvmlite import ir as ll
 from ...errors import CompileError
 from .. import ir
 from . import effects, elementwise, nests, reduce, schedule
+from .carried import Carried
 from .context import Buffer, Context, row_major
 from .dot import emit_dot, plan_dots
 from .evaluate import EVALUATED, Nest, constant_value
@@ -285,7 +286,7 @@ class FunctionLowering:
         self._hoist(op)
         body = op.regions[0].blocks[0]
         lower, upper, step = (ctx.scalar(o) for o in op.operands[:3])
-        carried = _Carried(self, op, body.args[1:], op.operands[3:])
+        carried = Carried(ctx, op, body.args[1:], op.operands[3:])
         before = b.block
         head = b.append_basic_block("for.head")
         inside = b.append_basic_block("for.body")
@@ -315,7 +316,7 @@ class FunctionLowering:
         ctx, b = self.ctx, self.ctx.b
         self._hoist(op)
         before_block, after_block = (region.blocks[0] for region in op.regions)
-        carried = _Carried(self, op, before_block.args, op.operands)
+        carried = Carried(ctx, op, before_block.args, op.operands)
         start = b.block
         head = b.append_basic_block("while.head")
         inside = b.append_basic_block("while.body")
@@ -323,8 +324,7 @@ class FunctionLowering:
         b.branch(head)
         b.position_at_end(head)
         carried.enter(start)
-        ctx_scope = ctx.scope()
-        with ctx_scope:
+        with ctx.scope():
             carried.bind(before_block.args)
             self.block(before_block)
             condition = before_block.ops[-1]
@@ -389,107 +389,6 @@ class FunctionLowering:
             for block, scalars in arrivals:
                 phi.add_incoming(scalars[place], block)
             ctx.set(result, phi)
-
-
-class _Carried:
-    """The variables of a loop: phi nodes for scalars, buffers for tensors."""
-
-    def __init__(
-        self, lowering: FunctionLowering, op: ir.Op, args: list[ir.Value], inits: list[ir.Value]
-    ) -> None:
-        self.ctx, self.op = lowering.ctx, op
-        self.args = list(args)
-        self.inits = [None if v.type.rank else self.ctx.scalar(v) for v in inits]
-        self.held: list[ll.Value | Buffer | None] = []
-        self.following: list[ll.Value | None] = []
-        for arg, init in zip(self.args, inits, strict=True):
-            if not arg.type.rank:
-                self.held.append(None)
-                continue
-            buffer = self.ctx.new_buffer(arg.type.elem, arg.type.shape, self._layout(arg, init))
-            with self.ctx.scope():
-                nests.materialise(self.ctx, init, op, into=buffer)
-            self.held.append(buffer)
-
-    def _layout(self, arg: ir.Value, init: ir.Value) -> int | None:
-        wanted = self.ctx.layout.get(arg)
-        if wanted is not None:
-            return wanted
-        held = self.ctx.get(init)
-        if isinstance(held, Buffer) and 1 in held.strides:
-            return held.strides.index(1)
-        return None
-
-    def enter(self, before: ll.Block) -> None:
-        for place, arg in enumerate(self.args):
-            if not arg.type.rank:
-                phi = self.ctx.b.phi(scalar_type(arg.type.elem), arg.name)
-                phi.add_incoming(self.inits[place], before)
-                self.held[place] = phi
-
-    def bind(self, values: list[ir.Value]) -> None:
-        for value, held in zip(values, self.held, strict=True):
-            assert held is not None
-            self.ctx.set(value, held)
-
-    def aim(self, body: ir.Block) -> None:
-        """Let a product that becomes the next value of a variable write into the variable's buffer
-        at once, if nothing after it reads the old value.
-        """
-        ctx, terminator = self.ctx, body.ops[-1]
-        for place, value in enumerate(terminator.operands):
-            held = self.held[place]
-            if not isinstance(held, Buffer) or value.owner is None or value.owner.name != "tt.dot":
-                continue
-            if value.owner not in body.ops or terminator.operands.count(value) != 1:
-                continue
-            old = body.args[1 + place]
-            if schedule.needed_after(ctx, old, value.owner, set()):
-                continue
-            ctx.destination[value] = held
-
-    def advance(self, terminator: ir.Op, values: list[ir.Value]) -> None:
-        """Give every variable its next value; none is overwritten while another still needs it."""
-        ctx = self.ctx
-        waiting = {}
-        for place, (value, held) in enumerate(zip(values, self.held, strict=True)):
-            if isinstance(held, Buffer) and ctx.get(value) is not held:
-                waiting[place] = value
-        buffers = {place: held for place, held in enumerate(self.held) if isinstance(held, Buffer)}
-        while waiting:
-            reads = {place: self._reads(value, buffers) for place, value in waiting.items()}
-            free = [
-                place
-                for place, value in waiting.items()
-                if not any(place in reads[other] for other in waiting if other != place)
-                and schedule.reads_in_place(ctx, value, buffers[place])
-            ]
-            if free:
-                place = free[0]
-                with ctx.scope():
-                    nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
-                continue
-            # They wait for each other: put one aside.
-            value = next(v for place, v in waiting.items() if reads[place])
-            copy = ctx.new_buffer(value.type.elem, value.type.shape)
-            nests.materialise(ctx, value, terminator, into=copy)
-        self.following = [None if v.type.rank else ctx.scalar(v) for v in values]
-
-    def _reads(self, value: ir.Value, buffers: dict[int, Buffer]) -> set[int]:
-        """The variables whose old value evaluating `value` reads."""
-        ctx = self.ctx
-        touched = {ctx.get(value)}
-        for node in schedule.lazy_nodes(ctx, [value]):
-            assert node.owner is not None
-            touched |= {ctx.get(o) for o in node.owner.operands}
-        memories = {held.memory for held in touched if isinstance(held, Buffer)}
-        return {place for place, buffer in buffers.items() if buffer.memory in memories}
-
-    def close(self, block: ll.Block) -> None:
-        for held, value in zip(self.held, self.following, strict=True):
-            if not isinstance(held, Buffer):
-                assert held is not None
-                held.add_incoming(value, block)
 
 
 def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -205,8 +205,8 @@ class _MicroKernel:
     def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int, depth: int) -> None:
         """One register block: run over k, then add C.
 
-        Adding C last keeps the partial sums short: over many tiles the rounding errors stay those of
-        the tiles, not of one sum over all of k.
+        Adding C last keeps the partial sums short: over many tiles the rounding errors stay those
+        of the tiles, not of one sum over all of k.
         """
         ctx, tile = self.ctx, self.tile
         b = ctx.b

@@ -50,6 +50,8 @@ class Assumptions:
     def __init__(self) -> None:
         self.true_masks: set[ir.Value] = set()
         self.unwrapped: dict[ir.Op, ll.Value] = {}
+        #: Extensions of integers that do not wrap within the tile.
+        self.unwrapped_sources: set[ir.Op] = set()
 
 
 class Nest:
@@ -120,7 +122,10 @@ class Nest:
         if name == "arith.muli":
             return lane_math.multiply(e, args[0], args[1])
         if name in ("arith.extsi", "arith.extui"):
-            if op.operands[0].type.bits < 32 or not is_index(self.ctx.usage, op.result):
+            trusted = op in self.assumptions.unwrapped_sources or is_index(
+                self.ctx.usage, op.result
+            )
+            if op.operands[0].type.bits < 32 or not trusted:
                 return None
             return lane_math.resize(
                 e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi"

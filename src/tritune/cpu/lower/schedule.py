@@ -266,7 +266,7 @@ def choose_taps(
     shape: tuple[int, ...],
     stored: ir.Value | None,
 ) -> list[ir.Value]:
-    """Costly tensors of the nest's shape that something later needs too, but for what is stored anyway."""
+    """Costly tensors of the nest's shape that something later needs too, except `stored`."""
     kept: set[ir.Value] = set()
     identity = identity_nodes(ctx, values)
     taps: list[ir.Value] = []
@@ -313,12 +313,14 @@ def versioned(
             condition, taken = tiles.wraps[op]
             conditions.append(condition)
             assumptions.unwrapped[op] = taken
+        if op.name == "arith.extsi" and tiles.form(op.result) is not None:
+            assumptions.unwrapped_sources.add(op)
     for mask in dict.fromkeys(masks):
         condition = tiles.always_true(mask)
         if condition is not None:
             conditions.append(condition)
             assumptions.true_masks.add(mask)
-    if conditions:
+    if conditions or assumptions.unwrapped_sources:
         conditions += tiles.checks
     conditions = [
         c for c in conditions if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))

@@ -18,6 +18,10 @@ from .llvm import I1, I64, i64, memory_bytes
 from .usage import is_trivial_reshape
 
 
+#: Far beyond any real address or index, and small enough that a few of them can be added up.
+_LARGEST_BASE, _LONGEST_STEP = 1 << 61, 1 << 40
+
+
 @dataclass(frozen=True, eq=False)
 class Form:
     """An affine tensor in 64-bit arithmetic; pointers in bytes."""
@@ -84,24 +88,31 @@ class Tiles:
         arithmetic gives.
 
         Forms are computed in 64 bits. Sums and products modulo 2^32 agree with that wherever the
-        result fits 32 bits.
+        result fits 32 bits. The bounds keep what is computed from forms from overflowing itself.
         """
         form = self.form(value)
-        if form is None or value.type.bits == 64:
-            return form
-        if value.type.bits != 32:
+        if form is None or value.type.bits < 32:
             return None
-        if value.owner is not None and value.owner.name in (
-            "tt.splat",
-            "tt.make_range",
-            "arith.constant",
-        ):
+        if value.type.rank == 0 and value.type.bits == 32:
             return form
-        b = self.ctx.b
-        low, high = self._range(form, value.type.shape)
-        self.checks.append(b.icmp_signed(">=", low, i64(-(1 << 31))))
-        self.checks.append(b.icmp_signed("<", high, i64(1 << 31)))
+        if value.owner is not None and value.owner.name in ("tt.make_range", "arith.constant"):
+            return form
+        if any(isinstance(s, int) and abs(s) >= _LONGEST_STEP for s in form.steps):
+            return None
+        for step in form.steps:
+            if not isinstance(step, int):
+                self.checks.append(self._within(step, step, _LONGEST_STEP))
+        if value.type.bits == 64:
+            self.checks.append(self._within(form.base, form.base, _LARGEST_BASE))
+        else:
+            low, high = self._range(form, value.type.shape)
+            self.checks.append(self._within(low, high, 1 << 31))
         return form
+
+    def _within(self, low: ll.Value, high: ll.Value, limit: int) -> ll.Value:
+        b = self.ctx.b
+        above = b.icmp_signed(">=", low, i64(-limit))
+        return b.and_(above, b.icmp_signed("<", high, i64(limit)))
 
     def _wide(self, x: ll.Value) -> ll.Value:
         return x if x.type.width == 64 else self.ctx.b.sext(x, I64)

@@ -178,7 +178,7 @@ _INDEX_ARITHMETIC = frozenset(
 
 
 def is_index(usage: Usage, value: ir.Value, depth: int = 0) -> bool:
-    """Whether the integer serves only to make addresses and to compare against bounds.
+    """Whether the integer serves only to make addresses.
 
     Only then may a 32-bit value be taken not to wrap within a tile when it is extended: an address
     that wraps points nowhere, but a hash or a random number that wraps is just right.
@@ -186,7 +186,7 @@ def is_index(usage: Usage, value: ir.Value, depth: int = 0) -> bool:
     if depth > 32:
         return False
     for user in usage.users.get(value, []):
-        if user.name in ("tt.addptr", "arith.cmpi"):
+        if user.name == "tt.addptr":
             continue
         if user.name not in _INDEX_ARITHMETIC or not is_index(usage, user.result, depth + 1):
             return False
