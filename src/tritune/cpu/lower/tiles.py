@@ -17,7 +17,6 @@ from .context import Context
 from .llvm import I1, I64, i64, memory_bytes
 from .usage import is_trivial_reshape
 
-
 #: Far beyond any real address or index, and small enough that a few of them can be added up.
 _LARGEST_BASE, _LONGEST_STEP = 1 << 61, 1 << 40
 
