@@ -1,8 +1,8 @@
 """Random Triton kernels, for comparing the CPU backend with Triton's interpreter.
 
-`kernel_<seed>` of this module is the kernel of that seed: it is generated when it is asked for, so that the
-interpreter's process finds the same kernel by the same name. All floats of a program are integers of small
-magnitude, so that every result is exact and any difference is a fault.
+`kernel_<seed>` of this module is the kernel of that seed: it is generated when it is asked for, so
+that the interpreter's process finds the same kernel by the same name. All floats of a program are
+integers of small magnitude, so that every result is exact and any difference is a fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-#: Elements of each array that a kernel reads, and of each that it may also write.
+#: Offsets into the arrays that a kernel reads and writes stay below this; advanced pointers may go
+#: further, and the arrays are longer.
 SIZE = 2048
 #: Elements of the largest tensor.
 LARGEST = 512
@@ -169,7 +170,9 @@ class Generator:
                 ways += [lambda: self._turned(self.pick(turned), shape, dtype)] * 4
         folded = [v for v in known if _numel(v.shape) == _numel(shape) and v.shape != shape]
         if folded:
-            ways += [lambda: f"tl.reshape({self.converted(self.pick(folded), dtype)}, {list(shape)})"] * 3
+            ways += [
+                lambda: f"tl.reshape({self.converted(self.pick(folded), dtype)}, {list(shape)})"
+            ] * 3
         return self.pick(ways)()
 
     def _ramp(self, shape: Shape, dtype: str) -> str:
@@ -221,24 +224,26 @@ class Generator:
 
     def elementwise(self, shape: Shape, dtype: str) -> str:
         x, y = self.of_shape(shape, dtype), self.of_shape(shape, dtype)
-        forms = [f"{x} + {y}", f"{x} - {y}", f"{x} * {y}", f"tl.maximum({x}, {y})", f"tl.minimum({x}, {y})",
-                 f"tl.where({self.condition(shape)}, {x}, {y})", f"tl.abs({x})"]  # fmt: skip
-        if dtype.startswith("float"):
+        forms = [f"{x} + {y}", f"{x} - {y}", f"{x} * {y}", f"tl.abs({x})"]
+        forms += [f"tl.maximum({x}, {y})", f"tl.minimum({x}, {y})"]
+        forms += [f"tl.where({self.condition(shape)}, {x}, {y})"]
+        if dtype in ("float32", "float64"):
             forms += [f"tl.floor({x} / 3)", f"tl.floor(tl.sqrt({x} * {x} + 1)) - {y}"]
-            if dtype == "float16":
-                forms = forms[:-2]
-        else:
-            forms += [f"{x} ^ {y}", f"{x} & {y}", f"{x} // {self.rng.randint(2, 9)}", f"-{x}", f"{x} >> 1"]
-            if dtype in ("int32", "int64"):
-                forms += [f"{x} % {self.rng.randint(2, 40)}", f"{x} % (({y} & 7) + 1)", f"{x} * 1664525 + 1013904223"]
+        elif dtype != "float16":
+            forms += [f"{x} ^ {y}", f"{x} & {y}", f"-{x}", f"{x} >> 1"]
+            forms += [f"{x} // {self.rng.randint(2, 9)}"]
+        if dtype in ("int32", "int64"):
+            forms += [f"{x} % {self.rng.randint(2, 40)}", f"{x} % (({y} & 7) + 1)"]
+            forms += [f"{x} * 1664525 + 1013904223"]
         text = self.bounded(self.pick(forms), dtype)
         return f"({text}).to(tl.{dtype})" if dtype in ("int8", "int16", "float16") else text
 
     # Statements
 
     def statement(self) -> None:
-        options = [self.compute] * 6 + [self.load] * 3 + [self.reduce] * 3 + [self.store] * 2 + [self.change] * 2
-        options += [self.product, self.rearrange, self.read_modify_write, self.point, self.scan, self.atomic]
+        options = [self.compute] * 6 + [self.load] * 3 + [self.reduce] * 3
+        options += [self.store, self.change] * 2 + [self.product, self.rearrange, self.scan]
+        options += [self.read_modify_write, self.atomic, self.point]
         if self.depth < 2:
             options += [self.loop] * 3 + [self.branch] * 2 + [self.repeat]
         self.pick(options)()
@@ -247,7 +252,11 @@ class Generator:
         return self.pick(("float32",) * 6 + ("int32",) * 5 + _FLOATS + _INTEGERS)
 
     def some_shape(self) -> Shape:
-        return self.pick(self.scope.variables).shape if self.scope.variables and self.chance(0.65) else self.shape()
+        return (
+            self.pick(self.scope.variables).shape
+            if self.scope.variables and self.chance(0.65)
+            else self.shape()
+        )
 
     def compute(self) -> None:
         shape, dtype = self.some_shape(), self.any_dtype()
@@ -256,7 +265,9 @@ class Generator:
     def change(self) -> None:
         """A variable that was there before gets another value: what loops and branches carry."""
         x = self.pick(self.scope.variables)
-        like = [v for v in self.scope.variables if (v.dtype, v.shape) == (x.dtype, x.shape) and v != x]
+        like = [
+            v for v in self.scope.variables if (v.dtype, v.shape) == (x.dtype, x.shape) and v != x
+        ]
         if like and self.chance(0.4):
             y = self.pick(like)
             value = self.bounded(f"{x.name} + {self.of_shape(x.shape, x.dtype)}", x.dtype)
@@ -265,7 +276,7 @@ class Generator:
             self.line(f"{x.name} = {self.elementwise(x.shape, x.dtype)}")
 
     def addresses(self, shape: Shape, once: bool) -> tuple[str, str]:
-        """Offsets within an array, and the mask they need ("" for none); no offset twice if `once`."""
+        """Offsets in an array, and the mask they need ("" for none); no offset twice if `once`."""
         order = list(range(len(shape)))
         self.rng.shuffle(order)
         strides, reach = [0] * len(shape), 1
@@ -293,11 +304,12 @@ class Generator:
         return offsets, ""
 
     def load(self) -> None:
-        array, dtype = self.pick((("P", "float32"), ("A", "float32"), ("Q", "int32"), ("B", "int32")))
+        array = self.pick("PQAB")
+        dtype = "float32" if array in "PA" else "int32"
         shape = self.some_shape()
         offsets, mask = self.addresses(shape, once=False)
         if mask:
-            other = self.pick((f"{self.rng.randint(-5, 5)}", self.of_shape(shape, dtype))) if self.scope.variables else "1"
+            other = self.pick((f"{self.rng.randint(-5, 5)}", self.of_shape(shape, dtype)))
             mask = f", mask={mask}, other={other}"
         place = f"{array} + {offsets}"
         self.define(f"tl.load(tl.broadcast_to({place}, {list(shape)}){mask})", dtype, shape)
@@ -314,7 +326,8 @@ class Generator:
         shape = self.some_shape()
         strides = [self.rng.choice((0, 1, 1, 2, 16)) for _ in shape]
         name = self.fresh()
-        self.line(f"{name} = tl.broadcast_to(B + {self.index(shape, strides, self.scalar())}, {list(shape)})")
+        offsets = self.index(shape, strides, self.scalar())
+        self.line(f"{name} = tl.broadcast_to(B + {offsets}, {list(shape)})")
         self.line(f"tl.store({name}, tl.load({name}) * 3 + 1)")
 
     def atomic(self) -> None:
@@ -343,7 +356,10 @@ class Generator:
             self.define(self.bounded(text, dtype), dtype, left)
 
     def scan(self) -> None:
-        x = self.pick([v for v in self.scope.variables if v.dtype in ("float32", "int32")] or self.scope.variables)
+        x = self.pick(
+            [v for v in self.scope.variables if v.dtype in ("float32", "int32")]
+            or self.scope.variables
+        )
         if x.dtype in ("float32", "int32"):
             axis, reverse = self.rng.randrange(len(x.shape)), self.chance(0.5)
             text = f"tl.cumsum({x.name}, {axis}, reverse={reverse})"
@@ -359,9 +375,14 @@ class Generator:
         a, b = self.of_shape((*batch, m, k), "float32"), self.of_shape((*batch, k, n), "float32")
         shape = (*batch, m, n)
         into = [v for v in square if v.shape == shape]
-        accumulator = self.pick(into).name if into and self.chance(0.6) else self.of_shape(shape, "float32")
-        # The result is not bounded: a loop variable whose next value is the product itself is a case of its own.
-        a, b, accumulator = (self.bounded(x, "float32") if self.chance(0.8) else x for x in (a, b, accumulator))
+        accumulator = (
+            self.pick(into).name if into and self.chance(0.6) else self.of_shape(shape, "float32")
+        )
+        # The result is not bounded: a loop variable whose next value is the product itself is a
+        # case of its own.
+        a, b, accumulator = (
+            self.bounded(x, "float32") if self.chance(0.8) else x for x in (a, b, accumulator)
+        )
         dot = f"tl.dot({a}, {b}, {accumulator}, input_precision='ieee')"
         if into and self.chance(0.7):
             self.line(f"{self.pick(into).name} = {dot}")
@@ -391,7 +412,8 @@ class Generator:
         shape = self.shape()
         strides = [self.rng.choice((0, 1, 3, 16)) for _ in shape]
         name = self.fresh()
-        self.line(f"{name} = tl.broadcast_to(A + {self.index(shape, strides, self.scalar())}, {list(shape)})")
+        offsets = self.index(shape, strides, self.scalar())
+        self.line(f"{name} = tl.broadcast_to(A + {offsets}, {list(shape)})")
         self.scope.pointers.append((name, shape))
 
     def advance(self) -> None:
@@ -410,7 +432,9 @@ class Generator:
 
     def loop(self) -> None:
         counter = f"k{self.depth}"
-        with self.block(f"for {counter} in range({self.pick(('n', '2', 's', '0', 'n + 1'))}):", counter):
+        with self.block(
+            f"for {counter} in range({self.pick(('n', '2', 's', '0', 'n + 1'))}):", counter
+        ):
             self.body()
 
     def repeat(self) -> None:
@@ -422,7 +446,9 @@ class Generator:
 
     def branch(self) -> None:
         x = self.pick([v for v in self.scope.variables if not v.is_float] or self.scope.variables)
-        total = f"tl.xor_sum(tl.reshape({self.converted(x, 'int32')}, [{_numel(x.shape)}]), 0) % 2 == 0"
+        total = (
+            f"tl.xor_sum(tl.reshape({self.converted(x, 'int32')}, [{_numel(x.shape)}]), 0) % 2 == 0"
+        )
         test = self.pick((f"{self.pick(self.scope.scalars)} > {self.rng.randint(0, 2)}", total))
         with self.block(f"if {test}:"):
             self.body()
@@ -455,15 +481,23 @@ def source(seed: int, tree: Tree | None = None) -> str:
 
 def arguments(seed: int) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
-    small = [torch.randint(-9, 10, (SIZE,), generator=generator, dtype=torch.int32) for _ in range(4)]
+    small = [
+        torch.randint(-9, 10, (4 * SIZE,), generator=generator, dtype=torch.int32) for _ in range(4)
+    ]
     chooser = random.Random(seed)
     arrays = [small[0].float(), small[1], small[2].float(), small[3]]
     outputs = [torch.zeros(OUT, dtype=torch.float64), torch.zeros(OUT, dtype=torch.int64)]
-    return [*arrays, *outputs, chooser.choice((0, 1, 2, 3)), chooser.randint(0, 3), chooser.choice((1, 2, 3))]
+    return [
+        *arrays,
+        *outputs,
+        chooser.choice((0, 1, 2, 3)),
+        chooser.randint(0, 3),
+        chooser.choice((1, 2, 3)),
+    ]
 
 
 def load(path: Path, name: str) -> Any:
-    """The kernel of a file. It says that it is this module's, which is where the interpreter looks."""
+    """The kernel of a file. It says that it is this module's: the interpreter looks for it here."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -56,11 +56,15 @@ def host() -> Cpu:
     return Cpu(triple, llvm.get_host_cpu_name(), features, vector_bits)
 
 
+#: Other names of this machine's own CPU; torch's compiler leaves the architecture empty.
+_HOST = ("host", "")
+
+
 @functools.cache
 def resolve(arch: str) -> Cpu:
     """The CPU that `GPUTarget("cpu", arch, 1)` means; ValueError lists what can be asked for."""
     here = host()
-    if arch in (here.name, "host"):
+    if arch in (here.name, *_HOST):
         return here
     if arch not in _LEVELS:
         names = ", ".join([here.name, *_LEVELS])
@@ -72,7 +76,7 @@ def resolve(arch: str) -> Cpu:
 def why_not_here(arch: str) -> str | None:
     """Why code made for `arch` cannot run on this machine, or None if it can."""
     here = host()
-    if arch in (here.name, "host"):
+    if arch in (here.name, *_HOST):
         return None
     if arch not in _LEVELS:
         return f"it is for {arch}, this machine is {here.name}"
