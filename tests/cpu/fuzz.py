@@ -270,7 +270,7 @@ class Generator:
         ]
         if like and self.chance(0.4):
             y = self.pick(like)
-            value = self.bounded(f"{x.name} + {self.of_shape(x.shape, x.dtype)}", x.dtype)
+            value = self.elementwise(x.shape, x.dtype)
             self.line(f"{x.name}, {y.name} = {y.name}, {self.pick((x.name, value))}")
         else:
             self.line(f"{x.name} = {self.elementwise(x.shape, x.dtype)}")

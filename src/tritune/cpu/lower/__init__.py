@@ -6,7 +6,8 @@
 | `usage.py` | who uses what, in which order, along which strides |
 | `control.py`, `carried.py` | blocks, loops, branches, calls; what is lazy, what is not |
 | `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
-| `nests.py`, `reduce.py`, `dot.py`, `effects.py` | the loop nests themselves |
+| `nests.py`, `reduce.py`, `effects.py` | the loop nests themselves |
+| `dot.py`, `microkernel.py`, `prefetch.py` | products of tiles |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
 | `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |
 | `elementwise.py`, `convert.py`, `vecmath.py` | one element of every operation |
@@ -19,6 +20,7 @@ from typing import Any
 
 from llvmlite import ir as ll
 
+from ...errors import CompileError
 from .. import ir
 from ..entry import emit_launch
 from ..features import Cpu
@@ -70,6 +72,12 @@ def _find_failing(kernel: Kernel, module: ir.Module) -> None:
 
 
 def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
+    if any(t.rank for t in [*function.results, *(a.type for a in function.args)]):
+        raise CompileError(
+            "tt.call",
+            f"{function.name} is not inlined, and takes or returns tensors",
+            str(function.loc),
+        )
     results = [scalar_type(t.elem) for t in function.results]
     kind = (
         ll.VoidType()

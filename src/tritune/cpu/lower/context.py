@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir as ll
 
@@ -15,6 +15,9 @@ from .. import ir
 from ..features import Cpu
 from .llvm import I64, PTR, Emitter, declare, i64, memory_bytes, memory_type
 from .usage import Usage
+
+if TYPE_CHECKING:
+    from .prefetch import Loop
 
 #: Stack memory a program may take for its tiles; larger kernels get theirs from the heap.
 STACK_LIMIT_BYTES = 1 << 20
@@ -102,6 +105,8 @@ class Context:
         self.destination: dict[ir.Value, Buffer] = {}
         #: Inside the version of a nest that assumes nothing, further nests assume nothing either.
         self.careful = False
+        #: The innermost loop around the code that is being written.
+        self.loop: Loop | None = None
         self.buffer_bytes = 0
         self.heap_buffers: list[ll.Value] = []
         self.returns: list[ll.Instruction] = []

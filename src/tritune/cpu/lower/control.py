@@ -13,7 +13,7 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import effects, elementwise, nests, reduce, schedule
+from . import effects, elementwise, nests, prefetch, reduce, schedule
 from .carried import Carried
 from .context import Buffer, Context, row_major
 from .dot import emit_dot, plan_dots
@@ -198,10 +198,6 @@ class FunctionLowering:
 
     def _call(self, op: ir.Op) -> None:
         ctx = self.ctx
-        if any(v.type.rank for v in [*op.operands, *op.results]):
-            raise CompileError(
-                op.name, "a noinline function takes and returns scalars only", str(op.loc)
-            )
         callee = op.attrs["callee"]
         args = [ctx.scalar(o) for o in op.operands]
         outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
@@ -300,6 +296,7 @@ class FunctionLowering:
         b.cbranch(compare("<", index, upper), inside, end)
         b.position_at_end(inside)
         with ctx.scope():
+            around, ctx.loop = ctx.loop, prefetch.describe(op, _values_inside(op))
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
             carried.aim(body)
@@ -309,6 +306,7 @@ class FunctionLowering:
             index.add_incoming(following, b.block)
             carried.close(b.block)
             b.branch(head)
+            ctx.loop = around
         b.position_at_end(end)
         carried.bind(op.results)
 
@@ -389,6 +387,12 @@ class FunctionLowering:
             for block, scalars in arrivals:
                 phi.add_incoming(scalars[place], block)
             ctx.set(result, phi)
+
+
+def _values_inside(loop: ir.Op) -> set[ir.Value]:
+    ops = list(walk(loop.regions[0]))
+    args = [a for op in [loop, *ops] for r in op.regions for block in r.blocks for a in block.args]
+    return {r for op in ops for r in op.results} | set(args)
 
 
 def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -11,7 +11,7 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import elementwise, memory
+from . import elementwise, memory, prefetch
 from . import lanes as lane_math
 from .context import ZERO, Buffer, Context, Index, Point
 from .lanes import Lane, to_vector, vector
@@ -60,6 +60,18 @@ class Nest:
         self.lanes = lanes
         self.assumptions = assumptions or Assumptions()
         self._memo: dict[tuple[ir.Value, Point], Lane] = {}
+        #: Loads whose next tile is asked for on the way, and how far away it is.
+        self._ahead: dict[ir.Op, int | ll.Value] = {}
+
+    def ask_ahead(self, loads: list[ir.Value]) -> None:
+        """Prefetch what the next iteration of the loop will load."""
+        if self.ctx.loop is None:
+            return
+        for load in loads:
+            assert load.owner is not None
+            distance = prefetch.advance(self.ctx, self.ctx.loop, load.owner.operands[0])
+            if distance is not None and not (isinstance(distance, int) and distance == 0):
+                self._ahead[load.owner] = distance
 
     def fresh(self) -> None:
         """Start at a new place in the code: nothing evaluated before is at hand there."""
@@ -163,6 +175,8 @@ class Nest:
         other = (
             self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
         )
+        if op in self._ahead and isinstance(address.step, int) and address.step:
+            prefetch.emit(self.ctx, address.x, self._ahead[op])
         return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
 
     def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:

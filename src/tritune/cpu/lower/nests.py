@@ -104,6 +104,7 @@ def materialise(
     root: ir.Op,
     into: Buffer | None = None,
     fastest: int | None = None,
+    prefetched: bool = False,
 ) -> Buffer:
     """Compute a lazy tensor into a buffer, and read it from there from now on."""
     held = ctx.get(value)
@@ -125,6 +126,8 @@ def materialise(
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
+        if prefetched and not careful:
+            nest.ask_ahead(schedule.loads_in(plan.nodes))
 
         def body(point: Point) -> None:
             memory.store_buffer(ctx, buffer, point, nest.at(value, point), plan.lanes)

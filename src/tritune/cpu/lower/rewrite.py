@@ -5,7 +5,7 @@ work on.
 from __future__ import annotations
 
 from .. import ir
-from .dot import compute_elem
+from .microkernel import compute_elem
 from .usage import walk
 
 
