@@ -392,3 +392,23 @@ def guarded_output() -> str:
 def test_masked_off_lanes_never_touch_memory(case, guarded_output):
     """In another process: reading the protected page would end it."""
     assert f"{case}: right" in guarded_output.splitlines(), guarded_output
+
+
+@triton.jit
+def gaps_kernel(x_ptr, out_ptr, limit, flag, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < limit))
+    tl.store(out_ptr + N + i, tl.load(x_ptr + i * 3 % N, mask=i < limit))
+    tl.store(out_ptr + 2 * N + i, tl.load(x_ptr + i, mask=i + flag < 0))
+    tl.store(
+        out_ptr + 3 * N + i, tl.load(x_ptr + flag, mask=flag > 100) + tl.zeros([N], tl.float32)
+    )
+
+
+def test_masked_off_elements_without_other_are_zero():
+    """Triton leaves them undefined, but every device gives zero and kernels rely on it."""
+    x = torch.full((64,), 7.0)
+    out = torch.full((4, 64), float("nan"))
+    _, out = launch(gaps_kernel, (1,), x, out, 40, 1, N=64)
+    assert out[:, :40].tolist() == [[7.0] * 40, [7.0] * 40, [0.0] * 40, [0.0] * 40]
+    assert not out[:, 40:].any()

@@ -11,7 +11,7 @@ from llvmlite import ir as ll
 
 from .context import Buffer, Context, Point
 from .lanes import Lane, to_vector, vector
-from .llvm import I32, constant, i64, memory_bytes, memory_type, vector_of
+from .llvm import I32, constant, i64, memory_bytes, memory_type, scalar_type, vector_of
 
 
 def load(
@@ -19,6 +19,11 @@ def load(
 ) -> Lane:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(elem), memory_bytes(elem)
+    if mask is None:
+        other = None
+    elif other is None:
+        # Triton leaves these lanes undefined; every device gives 0, and kernels rely on it.
+        other = Lane(constant(scalar_type(elem), _zero(scalar_type(elem))))
     if address.uniform and (mask is None or mask.uniform):
         read = _load_one(ctx, address.x, mask, kind)
         if mask is None or other is None:
@@ -33,12 +38,10 @@ def load(
         if mask is None or mask.uniform:
             read = _load_one(ctx, address.x, mask, wide)
             read = _from_memory(ctx, read, elem)
-            if mask is not None and fallback is not None:
+            if mask is not None:
                 read = b.select(e.splat(mask.x, lanes), read, fallback)
             return vector(read)
-        passthrough = (
-            _to_memory(ctx, fallback, elem) if fallback is not None else constant(wide, _zero(kind))
-        )
+        passthrough = _to_memory(ctx, fallback, elem)
         active = to_vector(e, mask, lanes)
         args = [e.address(address.x), ll.Constant(I32, size), active, passthrough]
         read = e.intrinsic("masked.load", wide, args, [wide, args[0].type])
@@ -48,7 +51,7 @@ def load(
         b.load(e.address(e.extract(addresses, i)), typ=kind, align=size) for i in range(lanes)
     ]
     read = _from_memory(ctx, e.join_lanes(scalars), elem)
-    if active is not None and fallback is not None:
+    if active is not None:
         read = b.select(active, read, fallback)
     return vector(read)
 
