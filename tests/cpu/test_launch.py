@@ -297,3 +297,12 @@ class TestPacking:
         bits = packing.bf16(math.nan)
         assert bits & 0x7F80 == 0x7F80
         assert bits & 0x7F
+
+
+def test_a_compiled_kernel_can_be_called_without_the_constexprs_at_its_end():
+    x = torch.arange(100.0)
+    out = torch.empty_like(x)
+    compiled = add[(1,)](x, x, out, 100, BLOCK=128)
+    out.zero_()
+    compiled[(1, 1, 1)](x, x, out, 100)
+    assert torch.equal(out, x + x)

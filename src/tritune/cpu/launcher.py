@@ -54,13 +54,17 @@ def make_launcher(src: Any, metadata: Any) -> Callable[..., None]:
     slots = packing.slots(src.signature)
     # A kernel without parameters leaves a trailing comma, which Python accepts.
     parameters = "".join(f"a{i}, " for i in range(len(src.signature)))
+    # A compiled kernel may be called without the constexprs at its end: they are in the code.
+    types = list(src.signature.values())
+    needed = max((i + 1 for i, type_ in enumerate(types) if type_ != "constexpr"), default=0)
+    declared = "".join(f"a{i}{'' if i < needed else '=None'}, " for i in range(len(types)))
     pack = struct.Struct("<" + "".join(slot.code for slot in slots)).pack
     tensors = [slot.expression for slot in slots if slot.is_pointer]
     placed = " and ".join(f"{tensor}.is_cpu" for tensor in tensors) or "True"
     packed = ", ".join(slot.value() for slot in slots)
     lines = f"""
 def launch(
-    gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter, leave, {parameters}
+    gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter, leave, {declared}
 ):
     if enter is not None:
         enter(launch_metadata)
