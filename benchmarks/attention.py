@@ -1,12 +1,12 @@
 """Flash attention on this CPU: its speed against Triton's interpreter, and its compile time.
 
-The kernel is examples/attention.py: forward, fp32, not causal, one config. Every result is compared
-with float64.
+The kernel is examples/attention.py: forward, fp32, not causal. Every result is compared with
+float64.
 
-Speed: compiled and torch's own take turns in this process, median of the rounds. The interpreter
-runs the same kernel with the same config in a process of its own, once, after a warm-up of one
-head. Where all heads would take it longer than --interpreter-limit, one head is timed and
-multiplied by the number of heads; the output then says so.
+Speed: compiled (with each of --blocks) and torch's own take turns in this process, median of the
+rounds. The interpreter runs the same kernel with the same blocks in a process of its own, once,
+after a warm-up of one head. Where all heads would take it longer than --interpreter-limit, one head
+is timed and multiplied by the number of heads; the output then says so.
 
 Compiling and loading: pairs of fresh processes, the first with an empty cache, the second with the
 cache that the first left; median over the pairs. Not counted, but shown: imports, making the
@@ -17,6 +17,7 @@ it: all stages, or the hit in the cache. Linking is Triton's load_binary.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -37,6 +38,7 @@ from benchmarks import timing
 
 PROCESS = Path(__file__).with_name("attention_process.py")
 Shape = tuple[int, int, int]
+Blocks = tuple[int, int]
 
 
 def in_process(shape: Shape, *options: str, **environment: str) -> dict[str, Any]:
@@ -53,29 +55,51 @@ def in_process(shape: Shape, *options: str, **environment: str) -> dict[str, Any
     return json.loads(finished.stdout)
 
 
-def measure_speed(shape: Shape, seconds: float, interpreter_limit: float) -> dict[str, Any]:
-    """Compiled against the interpreter and torch."""
+def measure_speed(
+    shape: Shape, blocks: list[Blocks], seconds: float, interpreter_limit: float
+) -> dict[str, Any]:
+    """Compiled against the interpreter and torch, for every pair of block sizes."""
     # First, while this process has no threads of its own that wait for work.
-    interpreter = in_process(
-        shape, "--interpreter-limit", str(interpreter_limit), TRITON_INTERPRET="1"
-    )
+    limit = ("--interpreter-limit", str(interpreter_limit))
+    interpreter = {
+        pair: in_process(shape, "--blocks", *map(str, pair), *limit, TRITON_INTERPRET="1")
+        for pair in blocks
+    }
     tritune.cpu.enable()
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
     by_torch, exact = torch_attention(q, k, v), float64_attention(q, k, v)
-    timing.require_accurate("attention", attention(q, k, v), by_torch, exact)
-    timings = timing.interleaved(
-        {"compiled": lambda: attention(q, k, v), "torch": lambda: torch_attention(q, k, v)},
-        seconds,
-    )
-    compiled = timings["compiled"].median_seconds
+    candidates = {"torch": lambda: torch_attention(q, k, v)}
+    for pair in blocks:
+        candidates[name_of(pair)] = lambda pair=pair: attention(q, k, v, blocks=pair)
+        timing.require_accurate("attention", candidates[name_of(pair)](), by_torch, exact)
+    timings = timing.interleaved(candidates, seconds)
+    configs = {}
+    for pair in blocks:
+        compiled = timings[name_of(pair)].median_seconds
+        factor = interpreter[pair]["seconds"] / compiled
+        configs[name_of(pair)] = {
+            "compiled_seconds": compiled,
+            "interpreter": interpreter[pair],
+            "factor": factor,
+        }
     return {
-        "compiled_seconds": compiled,
         "torch_seconds": timings["torch"].median_seconds,
-        "rounds": timings["compiled"].rounds,
-        "interpreter": interpreter,
-        "factor": interpreter["seconds"] / compiled,
+        "rounds": timings["torch"].rounds,
+        "configs": configs,
     }
+
+
+def name_of(pair: Blocks) -> str:
+    return f"{pair[0]}x{pair[1]}"
+
+
+def block_sizes(text: str) -> Blocks:
+    try:
+        queries, keys = map(int, text.split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 64x32") from None
+    return queries, keys
 
 
 def measure_first_call(shape: Shape, pairs: int) -> dict[str, Any]:
@@ -119,22 +143,20 @@ def show(result: dict[str, Any]) -> None:
 
 
 def show_speed(speed: dict[str, Any], heads: int) -> None:
-    interpreter = speed["interpreter"]
-    seconds = {
-        "compiled": speed["compiled_seconds"],
-        "torch": speed["torch_seconds"],
-        "interpreter": interpreter["seconds"],
-    }
-    slowdown = {name: value / seconds["compiled"] for name, value in seconds.items()}
-    rows = [
-        (name, f"{value * 1e3:.3f}", f"{slowdown[name]:.2f}") for name, value in seconds.items()
-    ]
+    rows = []
+    for name, config in speed["configs"].items():
+        times = config["compiled_seconds"], config["interpreter"]["seconds"]
+        against_torch = speed["torch_seconds"] / times[0]
+        rows.append(
+            (name, *map(milliseconds, times), f"{config['factor']:.0f}", f"{against_torch:.2f}")
+        )
     print(f"\nspeed, median of {speed['rounds']} rounds, the interpreter once")
-    print(timing.table(("", "ms", "x compiled"), rows))
-    if interpreter["scaled"]:
-        measured = interpreter["measured_heads"]
-        print(f"the interpreter's time is SCALED: {measured} of {heads} heads ran")
-    print(f"compiled is {speed['factor']:.0f} times faster than the interpreter")
+    titles = ("blocks", "compiled ms", "interpreter ms", "x interpreter", "x torch")
+    print(timing.table(titles, rows))
+    for name, config in speed["configs"].items():
+        if config["interpreter"]["scaled"]:
+            measured = config["interpreter"]["measured_heads"]
+            print(f"{name}: the interpreter's time is SCALED: {measured} of {heads} heads ran")
 
 
 def show_first_call(first_call: dict[str, Any]) -> None:
@@ -170,7 +192,7 @@ def show_first_call(first_call: dict[str, Any]) -> None:
 
 
 def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f}"
+    return f"{seconds * 1e3:.2f}"
 
 
 def main() -> None:
@@ -181,6 +203,14 @@ def main() -> None:
     )
     parser.add_argument(
         "--head-size", type=timing.at_least_one, default=64, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--blocks",
+        type=block_sizes,
+        nargs="+",
+        default=[(64, 64), (64, 32), (32, 32)],
+        metavar="MxN",
+        help="queries x keys of a block (default: 64x64 64x32 32x32)",
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--speed", action="store_true", help="only the speed")
@@ -209,7 +239,7 @@ def main() -> None:
     if not args.speed:
         result["first_call"] = measure_first_call(shape, args.pairs)
     if not args.compile:
-        result["speed"] = measure_speed(shape, args.seconds, args.interpreter_limit)
+        result["speed"] = measure_speed(shape, args.blocks, args.seconds, args.interpreter_limit)
     timing.report(result, args.json, show)
 
 

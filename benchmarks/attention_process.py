@@ -39,21 +39,23 @@ def import_seconds() -> dict[str, float]:
     return {name: seconds_of(lambda name=name: importlib.import_module(name)) for name in names}
 
 
-def interpret(shape: tuple[int, int, int], limit_seconds: float) -> dict[str, Any]:
+def interpret(
+    shape: tuple[int, int, int], blocks: tuple[int, int], limit_seconds: float
+) -> dict[str, Any]:
     """One head first; then all of them, unless that would take too long."""
     import torch
     from examples.attention import attention
 
     q, k, v = inputs(shape)
     heads = shape[0]
-    one_head = seconds_of(lambda: attention(q[:1], k[:1], v[:1]))
+    one_head = seconds_of(lambda: attention(q[:1], k[:1], v[:1], blocks=blocks))
     measured_heads = heads if one_head * heads <= limit_seconds else 1
     first = tuple(tensor[:measured_heads] for tensor in (q, k, v))
     out = torch.empty(0)
 
     def run() -> None:
         nonlocal out
-        out = attention(*first)
+        out = attention(*first, blocks=blocks)
 
     seconds = seconds_of(run)
     require_correct("in the interpreter", out, *first)
@@ -139,12 +141,13 @@ def main() -> None:
     parser.add_argument("heads", type=int)
     parser.add_argument("tokens", type=int)
     parser.add_argument("head_size", type=int)
+    parser.add_argument("--blocks", type=int, nargs=2, default=(64, 64))
     parser.add_argument("--interpreter-limit", type=float, default=120.0)
     args = parser.parse_args()
     shape = (args.heads, args.tokens, args.head_size)
     imports = import_seconds()
     if os.environ.get("TRITON_INTERPRET") == "1":
-        result = interpret(shape, args.interpreter_limit)
+        result = interpret(shape, tuple(args.blocks), args.interpreter_limit)
     else:
         result = first_call(shape, imports)
     print(json.dumps(result))

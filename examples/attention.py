@@ -125,12 +125,20 @@ def attention_kernel(
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    blocks: tuple[int, int] | None = None,
 ) -> torch.Tensor:
-    """Attention over contiguous (heads, tokens, head size) tensors."""
+    """Attention over contiguous (heads, tokens, head size) tensors.
+
+    A program takes `blocks[0]` queries, and looks at `blocks[1]` keys at a time.
+    """
     heads, tokens, size = q.shape
     out = torch.empty_like(q)
-    block_m, block_n = 64, 64 if size <= 64 else 32
+    block_m, block_n = blocks or (64, 64 if size <= 64 else 32)
     attention_kernel[(triton.cdiv(tokens, block_m), heads)](
         q,
         k,

@@ -65,16 +65,17 @@ SMALL_ATTENTION = ("--heads", "2", "--tokens", "64", "--head-size", "16")
 
 
 def test_attention_is_compared_with_the_interpreter() -> None:
-    result = in_json("attention.py", *SMALL_ATTENTION, "--speed")
-    speed = result["speed"]
+    result = in_json("attention.py", *SMALL_ATTENTION, "--speed", "--blocks", "32x16")
     assert "first_call" not in result
-    assert speed["interpreter"]["measured_heads"] == 2
-    assert not speed["interpreter"]["scaled"]
-    assert speed["factor"] == speed["interpreter"]["seconds"] / speed["compiled_seconds"]
+    config = result["speed"]["configs"]["32x16"]
+    assert config["interpreter"]["measured_heads"] == 2
+    assert not config["interpreter"]["scaled"]
+    assert config["factor"] == config["interpreter"]["seconds"] / config["compiled_seconds"]
 
 
 def test_an_interpreter_that_would_take_too_long_runs_one_head_and_says_so() -> None:
-    arguments = (*SMALL_ATTENTION, "--speed", "--seconds", "0", "--interpreter-limit", "0")
+    limits = ("--seconds", "0", "--interpreter-limit", "0")
+    arguments = (*SMALL_ATTENTION, "--speed", "--blocks", "32x32", *limits)
     assert "SCALED: 1 of 2 heads ran" in run("attention.py", *arguments)
 
 
