@@ -111,7 +111,7 @@ def emit_dot(ctx: Context, op: ir.Op, transposed: bool) -> None:
     vector_side, scalar_side = (a, b) if transposed else (b, a)
     packed = nests.materialise(ctx, vector_side, op, fastest=lane_dim, prefetched=True)
     if ctx.get(op.operands[2]) is None:
-        nests.prepare(ctx, op, [op.operands[2]], op.result.type.shape)
+        nests.prepare(ctx, op, [op.operands[2]])
     target: list[Buffer] = []
 
     def emit(scalars: Scalars, memories: list[ll.Value]) -> None:

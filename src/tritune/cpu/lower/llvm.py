@@ -15,7 +15,7 @@ In memory an i1 takes a byte; everything else is as in the register.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from llvmlite import ir as ll
@@ -112,6 +112,12 @@ class Emitter:
         end = self.b.append_basic_block(f"{name}.end")
         self.b.cbranch(self.b.icmp_unsigned("<", following, i64(count)), head, end)
         self.b.position_at_end(end)
+
+    @contextmanager
+    def loops(self, *ranges: tuple[int, int, str]) -> Iterator[list[ll.Value]]:
+        """Loops inside each other, given as `loop` takes them, the outermost first."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self.loop(*one)) for one in ranges]
 
     def splat(self, scalar: ll.Value, lanes: int) -> ll.Value:
         if lanes == 1:

@@ -18,30 +18,15 @@ from .schedule import Plan
 from .tiles import Tiles
 
 
-def prepare(ctx: Context, root: ir.Op, values: list[ir.Value], shape: tuple[int, ...]) -> None:
+def prepare(ctx: Context, root: ir.Op, values: list[ir.Value]) -> None:
     """Put what the nest would otherwise compute over and over into buffers first."""
-    size = 1
-    for n in shape:
-        size *= n
     for value in reversed(schedule.lazy_nodes(ctx, values)):
-        op = value.owner
-        assert op is not None
-        if op.name != "tt.broadcast" or ctx.get(value) is not None:
+        assert value.owner is not None
+        if value.owner.name != "tt.broadcast" or ctx.get(value) is not None:
             continue
-        source = op.operands[0]
-        while source.owner is not None and source.owner.name in (
-            "tt.expand_dims",
-            "tt.reshape",
-            "tt.trans",
-        ):
-            if ctx.get(source) is not None:
-                break
-            source = source.owner.operands[0]
-        if (
-            ctx.get(source) is None
-            and source.type.rank
-            and schedule.cost(ctx, source) >= schedule.COSTLY
-        ):
+        source = schedule.below_shape_ops(ctx, value.owner.operands[0])
+        fresh = ctx.get(source) is None and source.type.rank > 0
+        if fresh and schedule.cost(ctx, source) >= schedule.COSTLY:
             materialise(ctx, source, root)
 
 
@@ -56,7 +41,7 @@ def plan_nest(
     stored: ir.Value | None = None,
 ) -> Plan:
     """Prepare a nest over `shape` that evaluates `values` for `root`."""
-    prepare(ctx, root, values, shape)
+    prepare(ctx, root, values)
     if lane_dim is None:
         found = schedule.accesses(ctx, values, len(shape)) + (extra or [])
         lane_dim = schedule.best_lane_dim(ctx, shape, found)
@@ -82,20 +67,11 @@ def store_taps(nest: Nest, plan: Plan, point: Point) -> None:
 def over_points(ctx: Context, plan: Plan, nest: Nest, body: Callable[[Point], None]) -> None:
     """The loops of an elementwise nest: lanes innermost."""
     order = [d for d in range(len(plan.shape)) if d != plan.lane_dim] + [plan.lane_dim]
-    at: dict[int, Index] = {}
-
-    def descend(depth: int) -> None:
-        if depth == len(order):
-            nest.fresh()
-            body(tuple(at[d] for d in range(len(plan.shape))))
-            return
-        dim = order[depth]
-        is_lane = dim == plan.lane_dim
-        with ctx.e.loop(plan.shape[dim], plan.lanes if is_lane else 1, f"d{dim}") as index:
-            at[dim] = Index(index, is_lane and plan.lanes > 1)
-            descend(depth + 1)
-
-    descend(0)
+    steps = [plan.lanes if d == plan.lane_dim else 1 for d in order]
+    ranges = [(plan.shape[d], step, f"d{d}") for d, step in zip(order, steps, strict=True)]
+    with ctx.e.loops(*ranges) as indices:
+        nest.fresh()
+        body(plan.point(dict(zip(order, indices, strict=True))))
 
 
 def materialise(
@@ -165,7 +141,7 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     shape = pointer.type.shape
     roots = [pointer, value] + ([mask] if mask is not None else [])
     tiles = Tiles(ctx)
-    prepare(ctx, op, roots, shape)
+    prepare(ctx, op, roots)
     # A tensor is read completely before anything of it is written: prove that the order does not
     # matter, or read first.
     reads = schedule.loads_in(schedule.lazy_nodes(ctx, roots))
@@ -224,7 +200,7 @@ def each_element(
     lock.
     """
     shape = values[0].type.shape
-    prepare(ctx, root, values, shape)
+    prepare(ctx, root, values)
     nest = Nest(ctx, 1)
     plan = Plan(shape, max(len(shape) - 1, 0), 1, [])
     if not shape:

@@ -161,22 +161,24 @@ def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
     """
     ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[lane_dim] // lanes))
-    outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
     start = _identity(op)
-    at: dict[int, ll.Value] = {}
+    outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
+    ranges = [(plan.shape[d], 1, f"d{d}") for d in outer]
+    ranges.append((plan.shape[lane_dim], lanes * group, "lanes"))
+    with ctx.e.loops(*ranges) as indices:
+        at = dict(zip([*outer, lane_dim], indices, strict=True))
 
-    def point_of(chunk: int, along: ll.Value) -> Point:
-        b = ctx.b
-        place = {**at, axis: along, lane_dim: b.add(at[lane_dim], i64(chunk * lanes))}
-        return tuple(Index(place[d], d == lane_dim and lanes > 1) for d in range(len(plan.shape)))
+        def point_of(chunk: int, along: ll.Value) -> Point:
+            first = ctx.b.add(at[lane_dim], i64(chunk * lanes)) if chunk else at[lane_dim]
+            return plan.point({**at, axis: along, lane_dim: first})
 
-    def accumulate() -> None:
         sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
+        skipped = 0
         if start is None:
+            skipped = 1
             for chunk, partial in enumerate(sums):
                 values = _read(nest, op, plan, point_of(chunk, i64(0)))
                 partial.put([_widened(nest, v, lanes) for v in values])
-        skipped = 0 if start is not None else 1
         if plan.shape[axis] > skipped:
             with ctx.e.loop(plan.shape[axis] - skipped, 1, "reduce") as index:
                 along = ctx.b.add(index, i64(skipped)) if skipped else index
@@ -186,18 +188,6 @@ def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
             place = _without(point_of(chunk, i64(0)), axis)
             for buffer, value in zip(outputs, partial.get(), strict=True):
                 memory.store_buffer(ctx, buffer, place, value, lanes)
-
-    def descend(depth: int) -> None:
-        if depth == len(outer):
-            with ctx.e.loop(plan.shape[lane_dim], lanes * group, "lanes") as index:
-                at[lane_dim] = index
-                accumulate()
-            return
-        with ctx.e.loop(plan.shape[outer[depth]], 1, f"d{outer[depth]}") as index:
-            at[outer[depth]] = index
-            descend(depth + 1)
-
-    descend(0)
 
 
 def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
@@ -211,8 +201,7 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
     at: dict[int, ll.Value] = {}
 
     def point_of(along: ll.Value, chunk: int) -> Point:
-        place = {**at, axis: ctx.b.add(along, i64(chunk * lanes)) if chunk else along}
-        return tuple(Index(place[d], d == axis and lanes > 1) for d in range(len(plan.shape)))
+        return plan.point({**at, axis: ctx.b.add(along, i64(chunk * lanes)) if chunk else along})
 
     def in_lanes(neutral: float | int) -> list[Lane]:
         """A combine function known to be commutative: every lane reduces its own elements."""
@@ -237,21 +226,12 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
                 running.add(_across_lanes(nest, op, values, lanes))
         return running.get()
 
-    def accumulate() -> None:
+    with ctx.e.loops(*[(plan.shape[d], 1, f"d{d}") for d in outer]) as indices:
+        at.update(zip(outer, indices, strict=True))
         total = in_order() if start is None else in_lanes(start)
         place = tuple(Index(p.at) for p in _without(point_of(i64(0), 0), axis))
         for buffer, value in zip(outputs, total, strict=True):
             memory.store_buffer(ctx, buffer, place, value, 1)
-
-    def descend(depth: int) -> None:
-        if depth == len(outer):
-            accumulate()
-            return
-        with ctx.e.loop(plan.shape[outer[depth]], 1, f"d{outer[depth]}") as index:
-            at[outer[depth]] = index
-            descend(depth + 1)
-
-    descend(0)
 
 
 def _across_lanes(nest: Nest, op: ir.Op, values: list[Lane], lanes: int) -> list[Lane]:
@@ -283,47 +263,41 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
     if not others:
         plan.lanes = 1
     outputs = [ctx.new_buffer(r.type.elem, shape, plan.lane_dim) for r in op.results]
-    reverse = bool(op.attrs.get("reverse"))
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
-        outer = [d for d in range(len(shape)) if d not in (axis, lane_dim)]
-        outer += [lane_dim] if lane_dim != axis else []
-        at: dict[int, ll.Value] = {}
-
-        def point_of(along: ll.Value) -> Point:
-            place = {**at, axis: ctx.b.sub(i64(shape[axis] - 1), along) if reverse else along}
-            return tuple(
-                Index(place[d], d == lane_dim and plan.lanes > 1) for d in range(len(shape))
-            )
-
-        def put(point: Point, values: list[Lane]) -> None:
-            for buffer, value in zip(outputs, values, strict=True):
-                memory.store_buffer(ctx, buffer, point, value, plan.lanes)
-
-        def scan() -> None:
-            running = _Accumulators(nest, op, plan.lanes, None)
-            first = point_of(i64(0))
-            running.put([_widened(nest, v, plan.lanes) for v in _read(nest, op, plan, first)])
-            put(first, running.get())
-            if shape[axis] > 1:
-                with ctx.e.loop(shape[axis] - 1, 1, "scan") as index:
-                    point = point_of(ctx.b.add(index, i64(1)))
-                    running.add(_read(nest, op, plan, point))
-                    put(point, running.get())
-
-        def descend(depth: int) -> None:
-            if depth == len(outer):
-                scan()
-                return
-            dim = outer[depth]
-            with ctx.e.loop(shape[dim], plan.lanes if dim == lane_dim else 1, f"d{dim}") as index:
-                at[dim] = index
-                descend(depth + 1)
-
-        descend(0)
+        outer = [d for d in range(len(shape)) if d != axis]
+        ranges = [(shape[d], plan.lanes if d == lane_dim else 1, f"d{d}") for d in outer]
+        with ctx.e.loops(*ranges) as indices:
+            _scan(nest, op, plan, dict(zip(outer, indices, strict=True)), outputs)
 
     versioned(ctx, plan.nodes, [], emit)
     nests.keep_taps(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
         ctx.set(result, buffer)
+
+
+def _scan(
+    nest: Nest, op: ir.Op, plan: Plan, at: dict[int, ll.Value], outputs: list[Buffer]
+) -> None:
+    """One scan along the axis, at fixed positions of the other dimensions."""
+    ctx, axis = nest.ctx, op.attrs["axis"]
+    count = plan.shape[axis]
+
+    def point_of(along: ll.Value) -> Point:
+        place = ctx.b.sub(i64(count - 1), along) if op.attrs.get("reverse") else along
+        return plan.point({**at, axis: place})
+
+    def put(point: Point, values: list[Lane]) -> None:
+        for buffer, value in zip(outputs, values, strict=True):
+            memory.store_buffer(ctx, buffer, point, value, plan.lanes)
+
+    running = _Accumulators(nest, op, plan.lanes, None)
+    first = point_of(i64(0))
+    running.put([_widened(nest, v, plan.lanes) for v in _read(nest, op, plan, first)])
+    put(first, running.get())
+    if count > 1:
+        with ctx.e.loop(count - 1, 1, "scan") as index:
+            point = point_of(ctx.b.add(index, i64(1)))
+            running.add(_read(nest, op, plan, point))
+            put(point, running.get())

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from llvmlite import ir as ll
 
 from .. import ir
-from .context import Buffer, Context
+from .context import Buffer, Context, Index, Point
 from .evaluate import SHAPE_OPS, Assumptions
 from .tiles import Tiles
 from .usage import ANYHOW, RUNTIME, Step, is_eager
@@ -57,22 +57,45 @@ def weight(ctx: Context, value: ir.Value) -> int:
     return _WEIGHTS.get(op.name, 1)
 
 
-def lazy_nodes(ctx: Context, values: list[ir.Value]) -> list[ir.Value]:
-    """Every tensor that evaluating `values` evaluates, users before what they use."""
-    seen: set[ir.Value] = set()
+def changes_point(op: ir.Op) -> bool:
+    """Whether the operation evaluates its operands at another point than its own."""
+    return op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split")
+
+
+def _reached(
+    ctx: Context, values: list[ir.Value], through: Callable[[ir.Op], bool]
+) -> set[ir.Value]:
+    """The lazy tensors among `values` and, through some operations, what they are made of."""
+    found: set[ir.Value] = set()
     stack = list(values)
     while stack:
         value = stack.pop()
-        if (
-            value in seen
-            or value.type.rank == 0
-            or ctx.get(value) is not None
-            or value.owner is None
-        ):
+        op = value.owner
+        if op is None or value in found or value.type.rank == 0 or ctx.get(value) is not None:
             continue
-        seen.add(value)
-        stack.extend(value.owner.operands)
-    return sorted(seen, key=lambda v: -ctx.usage.number.get(v.owner, -1))  # type: ignore[arg-type]
+        found.add(value)
+        if through(op):
+            stack.extend(op.operands)
+    return found
+
+
+def lazy_nodes(ctx: Context, values: list[ir.Value]) -> list[ir.Value]:
+    """Every tensor that evaluating `values` evaluates, users before what they use."""
+    number = ctx.usage.number
+    found = _reached(ctx, values, lambda op: True)
+    return sorted(found, key=lambda v: -number[v.owner] if v.owner in number else 1)
+
+
+def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
+    """The tensors that are evaluated at the nest's own point: reached without a change of it."""
+    return _reached(ctx, values, lambda op: not changes_point(op))
+
+
+def below_shape_ops(ctx: Context, value: ir.Value) -> ir.Value:
+    """What a chain of reshaping is made of."""
+    while value.owner is not None and ctx.get(value) is None and value.owner.name in SHAPE_OPS:
+        value = value.owner.operands[0]
+    return value
 
 
 def cost(ctx: Context, value: ir.Value) -> int:
@@ -108,29 +131,6 @@ def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]
     return False
 
 
-def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
-    """The tensors that are evaluated at the nest's own point: reached without a change of shape."""
-    found: set[ir.Value] = set()
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if (
-            value in found
-            or value.type.rank == 0
-            or ctx.get(value) is not None
-            or value.owner is None
-        ):
-            continue
-        found.add(value)
-        if value.owner.name not in SHAPE_OPS and value.owner.name not in (
-            "tt.join",
-            "tt.split",
-            "tt.cat",
-        ):
-            stack.extend(value.owner.operands)
-    return found
-
-
 def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
     """The tensors that are (also) evaluated elsewhere than at the nest's own point."""
     seen: set[tuple[ir.Value, bool]] = set()
@@ -143,7 +143,7 @@ def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
         op = value.owner
         if op is None or ctx.get(value) is not None:
             continue
-        moves = moved or op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split")
+        moves = moved or changes_point(op)
         stack.extend((operand, moves) for operand in op.operands)
     return {value for value, moved in seen if moved}
 
@@ -257,6 +257,11 @@ class Plan:
     nodes: list[ir.Value]
     #: Tensors stored on the way, with the buffers they go to.
     taps: dict[ir.Value, Buffer] = field(default_factory=dict)
+
+    def point(self, at: dict[int, ll.Value]) -> Point:
+        """The point with these positions along the dimensions."""
+        wide = self.lanes > 1
+        return tuple(Index(at[d], wide and d == self.lane_dim) for d in range(len(self.shape)))
 
 
 def choose_taps(
