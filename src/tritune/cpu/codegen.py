@@ -23,7 +23,7 @@ def optimise(text: str, cpu: Cpu) -> str:
     machine = _machine(cpu)
     module.triple = cpu.triple
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
     # The lowering emits the vectors it wants; guessing at more costs time and gains nothing.
     options.loop_vectorization = False
     options.slp_vectorization = False
