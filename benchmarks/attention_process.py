@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("heads", type=int)
     parser.add_argument("tokens", type=int)
     parser.add_argument("head_size", type=int)
-    parser.add_argument("--blocks", type=int, nargs=2, default=(64, 64))
+    parser.add_argument("--blocks", type=int, nargs=2, default=(64, 32))
     parser.add_argument("--interpreter-limit", type=float, default=120.0)
     args = parser.parse_args()
     shape = (args.heads, args.tokens, args.head_size)

@@ -130,7 +130,7 @@ def attention(
     v: torch.Tensor,
     *,
     causal: bool = False,
-    blocks: tuple[int, int] | None = None,
+    blocks: tuple[int, int] = (64, 32),
 ) -> torch.Tensor:
     """Attention over contiguous (heads, tokens, head size) tensors.
 
@@ -138,7 +138,7 @@ def attention(
     """
     heads, tokens, size = q.shape
     out = torch.empty_like(q)
-    block_m, block_n = blocks or (64, 64 if size <= 64 else 32)
+    block_m, block_n = blocks
     attention_kernel[(triton.cdiv(tokens, block_m), heads)](
         q,
         k,
