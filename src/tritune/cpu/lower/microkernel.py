@@ -28,6 +28,10 @@ def compute_elem(elem: str) -> str:
     return "i32" if elem.startswith("i") else "f32"
 
 
+#: Products that are added up one after the other; longer sums are sums of such sums.
+_LONGEST_SUM = 64
+
+
 @dataclass
 class Tile:
     """A register block and where its operands lie."""
@@ -184,8 +188,8 @@ class MicroKernel:
     def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int, depth: int) -> None:
         """One register block: run over k, then add C.
 
-        Adding C last keeps the partial sums short: over many tiles the rounding errors stay those
-        of the tiles, not of one sum over all of k.
+        Adding C last, and long sums up from shorter ones, keeps rounding errors those of the short
+        sums, not of one sum over all of k.
         """
         ctx, tile = self.ctx, self.tile
         b = ctx.b
@@ -196,43 +200,53 @@ class MicroKernel:
             along = b.add(column, i64(v * tile.lanes)) if v else column
             return self._result_point(batch, down, along)
 
-        zero = constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
-        start = [zero] * len(cells)
         scalars = self.scalars.rows(batch, row, rows)
-        before = b.block
-        unroll = tile.unroll
-        while depth % unroll:
-            unroll -= 1
-        if depth == unroll:
-            totals = start
-            for step in range(depth):
-                totals = self._step(batch, i64(step), column, scalars, totals)
-        else:
-            head = b.append_basic_block("k.head")
-            b.branch(head)
-            b.position_at_end(head)
-            index = b.phi(i64(0).type, "k")
-            index.add_incoming(i64(0), before)
-            totals = []
-            for value in start:
-                phi = b.phi(self.kind)
-                phi.add_incoming(value, before)
-                totals.append(phi)
-            phis = list(totals)
-            for step in range(unroll):
-                at_k = b.add(index, i64(step)) if step else index
-                totals = self._step(batch, at_k, column, scalars, totals)
-            following = b.add(index, i64(unroll), flags=("nuw", "nsw"))
-            index.add_incoming(following, b.block)
-            for phi, value in zip(phis, totals, strict=True):
-                phi.add_incoming(value, b.block)
-            end = b.append_basic_block("k.end")
-            b.cbranch(b.icmp_unsigned("<", following, i64(depth)), head, end)
-            b.position_at_end(end)
+        totals = self._sums(batch, 0, min(depth, _LONGEST_SUM), column, scalars)
+        for first in range(_LONGEST_SUM, depth, _LONGEST_SUM):
+            sums = self._sums(batch, first, min(depth, first + _LONGEST_SUM), column, scalars)
+            totals = [self._add(x, y) for x, y in zip(totals, sums, strict=True)]
         for (r, v), value in zip(cells, totals, strict=True):
             result = self._plus_c(value, at(r, v))
             held = vector(result) if tile.lanes > 1 else Lane(result)
             memory.store_buffer(ctx, self.target, at(r, v), held, tile.lanes)
+
+    def _add(self, x: ll.Value, y: ll.Value) -> ll.Value:
+        return self.ctx.b.add(x, y) if self.acc_elem[0] == "i" else self.ctx.b.fadd(x, y)
+
+    def _sums(
+        self, batch: Point, first: int, end: int, column: ll.Value, scalars: list[Any]
+    ) -> list[ll.Value]:
+        """The block's sums over k from `first` to `end`."""
+        b, unroll = self.ctx.b, self.tile.unroll
+        zero = constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
+        totals = [zero] * (len(scalars) * self.tile.vectors)
+        while (end - first) % unroll:
+            unroll -= 1
+        if end - first == unroll:
+            for k in range(first, end):
+                totals = self._step(batch, i64(k), column, scalars, totals)
+            return totals
+        before = b.block
+        head = b.append_basic_block("k.head")
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(i64(0).type, "k")
+        index.add_incoming(i64(first), before)
+        phis = [b.phi(self.kind) for _ in totals]
+        for phi, value in zip(phis, totals, strict=True):
+            phi.add_incoming(value, before)
+        totals = list(phis)
+        for step in range(unroll):
+            at_k = b.add(index, i64(step)) if step else index
+            totals = self._step(batch, at_k, column, scalars, totals)
+        following = b.add(index, i64(unroll), flags=("nuw", "nsw"))
+        index.add_incoming(following, b.block)
+        for phi, value in zip(phis, totals, strict=True):
+            phi.add_incoming(value, b.block)
+        done = b.append_basic_block("k.end")
+        b.cbranch(b.icmp_unsigned("<", following, i64(end)), head, done)
+        b.position_at_end(done)
+        return totals
 
     def _plus_c(self, total: ll.Value, point: Point) -> ll.Value:
         ctx, c = self.ctx, self.op.operands[2]
