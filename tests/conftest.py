@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 
 import pytest
@@ -36,11 +37,19 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any(item.get_closest_marker("gpu") for item in items) and not _gpu_present():
-        skip = pytest.mark.skip(reason="torch sees no GPU")
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(skip)
+    needs = {
+        "gpu": (_gpu_present, "torch sees no GPU"),
+        "cxx": (_compiler_present, "torch's compiler needs a C++ compiler, and there is none"),
+    }
+    for name, (present, reason) in needs.items():
+        marked = [item for item in items if item.get_closest_marker(name)]
+        if marked and not present():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _compiler_present() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
 
 
 def _gpu_present() -> bool:

@@ -14,6 +14,10 @@ ARGUMENTS = {
     "vector_add.py": ["--elements", "5000"],
     "softmax.py": ["--rows", "7", "--columns", "100"],
     "matmul.py": ["--size", "70"],
+    "llama.py": [
+        *("--layers", "2", "--hidden", "64", "--heads", "4", "--intermediate", "96"),
+        *("--vocabulary", "100", "--page", "3", "--prompt", "13", "--generate", "3"),
+    ],
     "attention.py": ["--heads", "2", "--tokens", "70", "--head-size", "16", "--seconds", "0"],
 }
 

@@ -15,9 +15,36 @@ _PUBLIC: dict[str, tuple[str, str]] = {
     "cpu": ("tritune.cpu", ""),
     "errors": ("tritune.errors", ""),
     "TrituneError": ("tritune.errors", "TrituneError"),
+    "attention": ("tritune.ops.attention", "attention"),
+    "attention_varlen": ("tritune.ops.attention", "attention_varlen"),
+    "paged_attention": ("tritune.ops.paged_attention", "paged_attention"),
+    "rms_norm": ("tritune.ops.rms_norm", "rms_norm"),
+    "add_rms_norm": ("tritune.ops.rms_norm", "add_rms_norm"),
+    "rope": ("tritune.ops.rope", "rope"),
+    "silu_mul": ("tritune.ops.gated", "silu_mul"),
+    "gelu_mul": ("tritune.ops.gated", "gelu_mul"),
+    "linear": ("tritune.ops.linear", "linear"),
+    "quantize_weight": ("tritune.ops.quantize", "quantize_weight"),
+    "QuantizedWeight": ("tritune.ops.quantize", "QuantizedWeight"),
 }
 
-__all__ = ["TrituneError", "__version__", "cpu", "errors"]
+__all__ = [
+    "QuantizedWeight",
+    "TrituneError",
+    "__version__",
+    "add_rms_norm",
+    "attention",
+    "attention_varlen",
+    "cpu",
+    "errors",
+    "gelu_mul",
+    "linear",
+    "paged_attention",
+    "quantize_weight",
+    "rms_norm",
+    "rope",
+    "silu_mul",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cpu import programs
 
 PROGRAM = """
@@ -20,6 +22,7 @@ print("agrees")
 """
 
 
+@pytest.mark.cxx
 def test_torch_compile_runs_its_triton_code_on_the_cpu(tmp_path: Path):
     result = programs.run(tmp_path, PROGRAM, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
     assert "agrees" in programs.check(result)

@@ -1,0 +1,261 @@
+"""A Llama-architecture model whose attention, norms, rope, activation and linear layers are
+tritune's.
+
+Weights are random, sizes come from flags. A prompt is prefilled into a paged KV cache, then tokens
+are decoded one by one; the logits of every step are compared with the same model in plain torch:
+
+    python examples/llama.py --layers 4 --prompt 64 --generate 8
+    python examples/llama.py --dtype bf16 --hidden 2048 --layers 16
+
+The same file runs on a GPU with --device cuda.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+import tritune
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    page: int
+
+    @property
+    def head(self) -> int:
+        return self.hidden // self.heads
+
+
+@dataclass
+class Layer:
+    """The weights of one layer; linear weights are (out, in)."""
+
+    attention_norm: torch.Tensor
+    qkv: torch.Tensor
+    output: torch.Tensor
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass
+class Model:
+    sizes: Sizes
+    embedding: torch.Tensor
+    layers: list[Layer]
+    norm: torch.Tensor
+    head: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    @property
+    def parameters(self) -> int:
+        tensors = [self.embedding, self.norm, self.head]
+        tensors += [weight for layer in self.layers for weight in vars(layer).values()]
+        return sum(t.numel() for t in tensors)
+
+
+def random_model(
+    sizes: Sizes, tokens: int, dtype: torch.dtype, device: torch.device, seed: int = 0
+) -> Model:
+    generator = torch.Generator().manual_seed(seed)
+
+    def weight(rows: int, columns: int) -> torch.Tensor:
+        values = torch.randn(rows, columns, generator=generator) / math.sqrt(columns)
+        return values.to(device, dtype)
+
+    def ones(count: int) -> torch.Tensor:
+        return torch.ones(count, dtype=dtype, device=device)
+
+    q_and_kv = (sizes.heads + 2 * sizes.kv_heads) * sizes.head
+    layers = [
+        Layer(
+            attention_norm=ones(sizes.hidden),
+            qkv=weight(q_and_kv, sizes.hidden),
+            output=weight(sizes.hidden, sizes.heads * sizes.head),
+            mlp_norm=ones(sizes.hidden),
+            gate_up=weight(2 * sizes.intermediate, sizes.hidden),
+            down=weight(sizes.hidden, sizes.intermediate),
+        )
+        for _ in range(sizes.layers)
+    ]
+    frequencies = 1.0 / 10000 ** (torch.arange(0, sizes.head, 2) / sizes.head)
+    angles = torch.arange(tokens)[:, None] * torch.cat([frequencies, frequencies])[None, :]
+    return Model(
+        sizes,
+        embedding=weight(sizes.vocabulary, sizes.hidden),
+        layers=layers,
+        norm=ones(sizes.hidden),
+        head=weight(sizes.vocabulary, sizes.hidden),
+        cos=angles.cos().to(device, dtype),
+        sin=angles.sin().to(device, dtype),
+    )
+
+
+class Cache:
+    """Keys and values of every layer in pages; the pages of the one sequence are handed out in a
+    shuffled order.
+    """
+
+    def __init__(self, model: Model, tokens: int) -> None:
+        sizes, like = model.sizes, model.embedding
+        pages = -(-tokens // sizes.page)
+        shape = (sizes.layers, pages, sizes.page, sizes.kv_heads, sizes.head)
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+        order = torch.randperm(pages, generator=torch.Generator().manual_seed(1))
+        self.table = order.to(like.device, torch.int32)[None]
+        self.length = 0
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write the keys and values of the newest tokens into their slots."""
+        page = self.keys.shape[2]
+        positions = torch.arange(self.length, self.length + len(keys), device=keys.device)
+        pages = self.table[0, positions // page].long()
+        self.keys[layer, pages, positions % page] = keys
+        self.values[layer, pages, positions % page] = values
+
+
+def forward(model: Model, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """Logits of the newest tokens, which are added to the cache: prefill and decode alike."""
+    sizes, count = model.sizes, len(tokens)
+    device = tokens.device
+    positions = torch.arange(cache.length, cache.length + count, device=device)
+    lengths = torch.tensor([cache.length + count], dtype=torch.int32, device=device)
+    starts = torch.tensor([0, count], dtype=torch.int32, device=device)
+    residual = model.embedding[tokens]
+    normed = tritune.rms_norm(residual, model.layers[0].attention_norm)
+    for number, layer in enumerate(model.layers):
+        qkv = tritune.linear(normed, layer.qkv).view(count, -1, sizes.head)
+        q, k, v = qkv.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], dim=1)
+        q, k = tritune.rope(q, k, model.cos, model.sin, positions=positions)
+        cache.append(number, k, v)
+        seen = tritune.paged_attention(
+            q, cache.keys[number], cache.values[number], cache.table, lengths, starts
+        )
+        attended = tritune.linear(seen.view(count, -1), layer.output)
+        normed, residual = tritune.add_rms_norm(attended, residual, layer.mlp_norm)
+        gate, up = tritune.linear(normed, layer.gate_up).chunk(2, dim=-1)
+        fed = tritune.linear(tritune.silu_mul(gate, up), layer.down)
+        following = (
+            model.layers[number + 1].attention_norm if number + 1 < sizes.layers else model.norm
+        )
+        normed, residual = tritune.add_rms_norm(fed, residual, following)
+    cache.length += count
+    return tritune.linear(normed, model.head)
+
+
+def plain_forward(model: Model, tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same model over the whole sequence at once, in plain torch and any dtype."""
+    sizes, count = model.sizes, len(tokens)
+
+    def cast(t: torch.Tensor) -> torch.Tensor:
+        return t.to(dtype)
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), cast(weight), 1e-6)
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        cos, sin = (cast(t[:count])[:, None] for t in (model.cos, model.sin))
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+    x = cast(model.embedding)[tokens]
+    for layer in model.layers:
+        qkv = F.linear(norm(x, layer.attention_norm), cast(layer.qkv)).view(count, -1, sizes.head)
+        q, k, v = qkv.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], dim=1)
+        q, k, v = (t.transpose(0, 1)[None] for t in (rotated(q), rotated(k), v))
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + F.linear(seen[0].transpose(0, 1).reshape(count, -1), cast(layer.output))
+        gate, up = F.linear(norm(x, layer.mlp_norm), cast(layer.gate_up)).chunk(2, dim=-1)
+        x = x + F.linear(F.silu(gate) * up, cast(layer.down))
+    return F.linear(norm(x, model.norm), cast(model.head))
+
+
+def largest_error_and_limit(
+    logits: torch.Tensor, plain: torch.Tensor, reference: torch.Tensor
+) -> tuple[float, float]:
+    """Our largest error, and the largest allowed: twice plain torch's own plus the dtype's
+    rounding.
+    """
+    rounded = reference.to(logits.dtype)
+    rounding = (rounded + 0.3 - 0.3 - rounded).abs().max().item()
+    plain_error = (plain - reference).abs().max().item()
+    return (logits - reference).abs().max().item(), 2 * plain_error + 2 * rounding
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--kv-heads", type=int, default=2)
+    parser.add_argument("--intermediate", type=int, default=1408)
+    parser.add_argument("--vocabulary", type=int, default=2048)
+    parser.add_argument("--page", type=int, default=16, help="tokens of a page of the KV cache")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens that are prefilled")
+    parser.add_argument("--generate", type=int, default=8, help="tokens that are decoded")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    if args.hidden % args.heads or args.heads % args.kv_heads:
+        parser.error("--hidden must be a multiple of --heads, and --heads of --kv-heads")
+    sizes = Sizes(
+        args.layers,
+        args.hidden,
+        args.heads,
+        args.kv_heads,
+        args.intermediate,
+        args.vocabulary,
+        args.page,
+    )
+    total = args.prompt + args.generate
+    dtype, device = DTYPES[args.dtype], torch.device(args.device)
+    model = random_model(sizes, total, dtype, device)
+    print(f"llama on {device}: {model.parameters / 1e6:.1f} million parameters, {args.dtype}")
+    prompt = torch.randint(
+        sizes.vocabulary, (args.prompt,), generator=torch.Generator().manual_seed(2)
+    )
+
+    with torch.no_grad():
+        tokens, cache = prompt.to(device), Cache(model, total)
+        logits, seconds = [], []
+        newest = tokens
+        for _ in range(args.generate + 1):
+            start = time.perf_counter()
+            logits.append(forward(model, newest, cache))
+            newest = logits[-1][-1:].argmax(-1)
+            seconds.append(time.perf_counter() - start)
+            if len(seconds) <= args.generate:
+                tokens = torch.cat([tokens, newest])
+        ours = torch.cat(logits)
+        exact = torch.float64 if dtype == torch.float32 else torch.float32
+        reference = plain_forward(model, tokens, exact)
+        error, limit = largest_error_and_limit(ours, plain_forward(model, tokens, dtype), reference)
+    print(f"prefill {args.prompt} tokens: {seconds[0] * 1e3:.1f} ms with compiling")
+    if args.generate:
+        median = sorted(seconds[1:])[len(seconds[1:]) // 2]
+        print(f"decode: {median * 1e3:.2f} ms a token in the median")
+    verdict = "the same as plain torch's" if error <= limit else "WRONG"
+    print(
+        f"logits of {len(tokens)} tokens: largest error {error:.2e}, allowed {limit:.2e}: {verdict}"
+    )
+    if error > limit:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

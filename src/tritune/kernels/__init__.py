@@ -1,0 +1,6 @@
+"""Device code, one file per Triton kernel, with its space, its problem, its default config and its
+reference.
+
+Nothing here launches anything: that is what `ops/` does. A kernel file imports Triton, torch (for
+the reference only), `tritune.space` and `kernel.py`.
+"""

@@ -1,0 +1,123 @@
+"""Gated activations, y = act(gate) · up, for the feed-forward layers that have two inputs."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.kernels.rows import row_offsets
+from tritune.space import Config, Parameter, Space
+
+
+# One binary for any number of rows.
+@triton.jit(do_not_specialize=["rows"])
+def gated_kernel(
+    gate_ptr,
+    up_ptr,
+    out_ptr,
+    rows,
+    inner_rows,
+    columns,
+    gate_outer,
+    gate_inner,
+    gate_column,
+    up_outer,
+    up_inner,
+    up_column,
+    out_outer,
+    out_inner,
+    out_column,
+    ACTIVATION: tl.constexpr,  # "silu", "gelu_tanh" or "gelu_none"
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    # One axis: the others of a GPU's grid are too short for many rows.
+    blocks = tl.cdiv(columns, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int32) * ROWS + tl.arange(0, ROWS)
+    # A contiguous tensor is one row, however large: 64 bits for where the block starts, 32 inside.
+    start = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows)[:, None] & (column < tl.minimum(columns - start, BLOCK).to(tl.int32))
+    gate_row = row_offsets(row, inner_rows, gate_outer, gate_inner) + start * gate_column
+    up_row = row_offsets(row, inner_rows, up_outer, up_inner) + start * up_column
+    out_row = row_offsets(row, inner_rows, out_outer, out_inner) + start * out_column
+
+    column = column.to(tl.int64)
+    gate = tl.load(gate_ptr + gate_row[:, None] + column * gate_column, mask=mask, other=0.0)
+    up = tl.load(up_ptr + up_row[:, None] + column * up_column, mask=mask, other=0.0)
+    gate, up = gate.to(tl.float32), up.to(tl.float32)
+    if ACTIVATION == "silu":
+        y = gate * _sigmoid(gate)
+    elif ACTIVATION == "gelu_tanh":
+        # (1 + tanh(u)) / 2 = sigmoid(2u), with u = sqrt(2/π) (x + 0.044715 x³).
+        y = gate * _sigmoid(gate * (1.5957691216057308 + 0.07135481282830851 * gate * gate))
+    else:
+        y = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    tl.store(out_ptr + out_row[:, None] + column * out_column, y * up, mask=mask)
+
+
+@triton.jit
+def _sigmoid(x):
+    # 2^(-x log2(e)) is infinite where x is very negative; the quotient is then zero, as it should.
+    return 1.0 / (1.0 + tl.exp2(x * -1.4426950408889634))
+
+
+@dataclass(frozen=True)
+class GatedProblem(Problem):
+    rows: int  # rounded up to a power of two
+    columns: int  # likewise, if there is one row only
+    dtype: str
+    activation: str
+
+
+SPACE = Space(
+    parameters=(
+        Parameter("ROWS", (1, 2, 4, 8, 16, 32)),
+        Parameter("BLOCK", (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+        Parameter("num_warps", (1, 2, 4, 8, 16), families=("cuda", "hip")),
+        Parameter("waves_per_eu", (0, 2, 4), families=("hip",)),
+    ),
+    constraints=(
+        "ROWS <= rows",
+        # A block twice the row does no more than one of its size.
+        "BLOCK < 2 * columns or BLOCK == 64",
+        # Several rows only where a row is short.
+        "ROWS == 1 or BLOCK >= columns or family == 'cpu'",
+        "ROWS * BLOCK <= 32768",
+        "32 * num_warps <= ROWS * BLOCK",
+        "ROWS * BLOCK <= 32 * 32 * num_warps",
+    ),
+)
+
+
+def default(problem: GatedProblem, family: str, arch: int | str) -> Config:
+    if family == "cpu":
+        # A block that the row's end cuts is slow, so one that divides the row; else a short one.
+        divisor = problem.columns & -problem.columns
+        block = min(max(divisor if divisor >= 256 else 1024, 64), 4096)
+        block = min(block, max(triton.next_power_of_2(problem.columns), 64))
+        most = max(1, min(8192 // block, problem.rows // 16, 32))
+        return Config.of(ROWS=1 << (most.bit_length() - 1), BLOCK=block)
+    block = min(max(triton.next_power_of_2(problem.columns), 64), 1024)
+    rows = min(1024 // block, problem.rows)
+    config = Config.of(ROWS=rows, BLOCK=block, num_warps=4 if rows * block >= 1024 else 1)
+    return Config.of(**config.as_kwargs(), waves_per_eu=0) if family == "hip" else config
+
+
+def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
+    """The definition; in the arithmetic of its inputs."""
+    if activation == "silu":
+        return torch.nn.functional.silu(gate) * up
+    approximate = activation.removeprefix("gelu_")
+    return torch.nn.functional.gelu(gate, approximate=approximate) * up
+
+
+KERNEL = Kernel(
+    name="gated",
+    functions=(gated_kernel,),
+    space=SPACE,
+    default=default,
+    reference=gated,
+)

@@ -1,0 +1,323 @@
+"""out = activation(x @ weight.T + bias), for one row of x as well as for many.
+
+Three ways to add up products:
+
+- "dot" multiplies tiles as matrices; right for many rows.
+- "sum" multiplies tiles element by element and adds up each tile along K; for the few rows of
+  decoding, where reading the weight is all the work.
+- "lanes" does so too, but keeps a sum for each place in a tile, and adds up along K at the end.
+
+With few rows and few columns there are not enough tiles for a whole device. K is then split: each
+part writes its sums to a workspace, and a second kernel adds the parts in a fixed order, so that
+the result does not depend on who came first.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.space import Config, Parameter, Space
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+
+
+@triton.jit
+def tile_of_program(program, m_tiles, n_tiles, GROUP_M: tl.constexpr):
+    """Row and column of a tile. GROUP_M rows of tiles are walked column by column, so that tiles
+    that run at the same time share rows of x and of the weight.
+    """
+    first = program // (GROUP_M * n_tiles) * GROUP_M
+    height = tl.minimum(m_tiles - first, GROUP_M)
+    within = program % (GROUP_M * n_tiles)
+    return first + within % height, within // height
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * x))
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """The activation of float32 values."""
+    if ACTIVATION == "relu":
+        # Not a maximum, which would turn NaN into zero.
+        return tl.where(x < 0, 0.0, x)
+    elif ACTIVATION == "gelu":
+        return 0.5 * x * (1.0 + tl.erf(0.7071067811865476 * x))
+    elif ACTIVATION == "gelu_tanh":
+        # (1 + tanh u) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
+        return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACTIVATION == "silu":
+        return x * sigmoid(x)
+    else:
+        tl.static_assert(ACTIVATION is None, "an activation that is not known")
+        return x
+
+
+@triton.jit
+def no_sums(
+    METHOD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Zeros in the shape that METHOD keeps sums in."""
+    if METHOD == "lanes":
+        return tl.zeros([BLOCK_N, BLOCK_M, BLOCK], tl.float32)
+    else:
+        return tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+
+
+@triton.jit
+def products(x, w, METHOD: tl.constexpr):
+    """x @ w.T of tiles x (BLOCK_M, BLOCK) and w (BLOCK_N, BLOCK), or what of it is yet to be added
+    up.
+    """
+    if METHOD == "dot":
+        return tl.dot(x, w.to(x.dtype).T, input_precision="ieee")
+    else:
+        return w.to(tl.float32)[:, None, :] * x.to(tl.float32)[None, :, :]
+
+
+@triton.jit
+def along_k(each):
+    """(BLOCK_M, BLOCK_N) sums of (BLOCK_N, BLOCK_M, BLOCK) products."""
+    return tl.sum(each, axis=2).T
+
+
+@triton.jit
+def finish(
+    acc, out_ptr, bias_ptr, rows, cols, part, M, N,
+    SPLIT_K: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """Write sums: into the workspace (SPLIT_K, M, N) of a split, else with bias and activation."""
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    where = rows.to(tl.int64)[:, None] * N + cols[None, :]
+    if SPLIT_K > 1:
+        tl.store(out_ptr + part.to(tl.int64) * M * N + where, acc, mask=inside)
+    else:
+        if bias_ptr is not None:
+            acc += tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+        y = activate(acc, ACTIVATION)
+        tl.store(out_ptr + where, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def linear_kernel(
+    x_ptr, w_ptr, bias_ptr, out_ptr, M, N, K,
+    stride_xm, stride_xk, stride_wn, stride_wk,
+    ACTIVATION: tl.constexpr, EVEN_K: tl.constexpr, METHOD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of the result, or one of its SPLIT_K parts. EVEN_K: every part is whole tiles."""
+    tile_m, tile_n = tile_of_program(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    part = tl.program_id(1)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+
+    per_part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
+    begin = part * per_part
+    end = tl.minimum(begin + per_part, K)
+
+    k = (begin + inner).to(tl.int64)
+    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * stride_xm + k[None, :] * stride_xk
+    w_ptrs = w_ptr + cols.to(tl.int64)[:, None] * stride_wn + k[None, :] * stride_wk
+    row_mask = (rows < M)[:, None]
+    col_mask = (cols < N)[:, None]
+
+    acc = no_sums(METHOD, BLOCK_M, BLOCK_N, BLOCK_K)
+    for start in range(begin, end, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(x_ptrs, mask=row_mask, other=0.0)
+            w = tl.load(w_ptrs, mask=col_mask, other=0.0)
+        else:
+            left = (start + inner < K)[None, :]
+            x = tl.load(x_ptrs, mask=row_mask & left, other=0.0)
+            w = tl.load(w_ptrs, mask=col_mask & left, other=0.0)
+        if METHOD == "dot":
+            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        elif METHOD == "sum":
+            acc += along_k(products(x, w, METHOD))
+        else:
+            acc += products(x, w, METHOD)
+        x_ptrs += tl.full([], BLOCK_K, tl.int64) * stride_xk
+        w_ptrs += tl.full([], BLOCK_K, tl.int64) * stride_wk
+    if METHOD == "lanes":
+        acc = along_k(acc)
+    finish(acc, out_ptr, bias_ptr, rows, cols, part, M, N, SPLIT_K, ACTIVATION)
+
+
+@triton.jit
+def add_parts_kernel(
+    parts_ptr, bias_ptr, out_ptr, M, N,
+    ACTIVATION: tl.constexpr, SPLIT_K: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Bias and activation of the sum of the parts (SPLIT_K, M, N), in the order of the parts."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < N
+    acc = tl.zeros([BLOCK], tl.float32)
+    for part in range(SPLIT_K):
+        acc += tl.load(parts_ptr + (part * M + row) * N + cols, mask=inside, other=0.0)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    y = activate(acc, ACTIVATION)
+    tl.store(out_ptr + row * N + cols, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True)
+class LinearProblem(Problem):
+    #: Rows of x, rounded up to a power of two.
+    rows: int
+    n: int
+    k: int
+    dtype: str
+    #: Whether the weight is contiguous along K, as a torch.nn.Linear keeps it.
+    inner_contiguous: bool
+
+
+#: What the plain and the quantized kernel ask of a config alike.
+SHARED_CONSTRAINTS = (
+    # Element by element: for few rows, and a tile that fits in registers.
+    "METHOD == 'dot' or (BLOCK_M <= 8 and BLOCK_M <= rows and BLOCK_N <= 32)",
+    "METHOD != 'lanes' or BLOCK_M * BLOCK_N * BLOCK_K <= (2048 if family == 'cpu' else 8192)",
+    "METHOD != 'sum' or BLOCK_K >= 32",
+    "METHOD == 'dot' or family == 'cpu' or 1024 <= BLOCK_M * BLOCK_N * BLOCK_K <= 8192",
+    "METHOD == 'dot' or (num_stages == 2 and num_warps <= 4)",
+    "METHOD == 'dot' or (matrix_instr_nonkdim == 0 and kpack == 1)",
+    "METHOD == 'dot' or (micro_m == 0 and micro_n == 0 and unroll == 0)",
+    # As matrices: the units' smallest tile, and tiles that are worth the copy of their operands.
+    "METHOD != 'dot' or BLOCK_M >= (4 if family == 'cpu' else 16)",
+    "METHOD != 'dot' or (BLOCK_N >= 16 and BLOCK_K >= 32)",
+    "METHOD != 'dot' or BLOCK_M * BLOCK_N >= 512",
+    "METHOD != 'dot' or num_warps * 128 <= BLOCK_M * BLOCK_N <= num_warps * 8192",
+    "BLOCK_M <= max(rows, 16)",
+    # With one row of tiles there is but one order.
+    "GROUP_M == 1 or BLOCK_M * GROUP_M <= rows",
+    # Splitting is for few rows, and for parts of some length.
+    "SPLIT_K == 1 or (rows <= 64 and SPLIT_K * BLOCK_K * 2 <= k)",
+    # Operands of all stages in shared memory.
+    "BLOCK_K * (BLOCK_M + BLOCK_N) * (4 if dtype == 'float32' else 2) * num_stages"
+    " <= (65536 if family == 'hip' and arch != 'gfx950'"
+    " else 98304 if arch in (86, 89, 120, 121) else 163840)",
+    # The width of a matrix instruction is a choice on CDNA only.
+    "matrix_instr_nonkdim < 32 or (BLOCK_M >= 32 and BLOCK_N >= 32)",
+    "matrix_instr_nonkdim == 0 or arch in ('gfx90a', 'gfx942', 'gfx950')",
+    "kpack == 1 or arch in ('gfx90a', 'gfx942')",
+)
+
+SPACE = Space(
+    (
+        Parameter("METHOD", ("dot", "sum", "lanes")),
+        Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+        Parameter("BLOCK_N", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+        Parameter("BLOCK_K", (8, 16, 32, 64, 128, 256, 512)),
+        Parameter("GROUP_M", (1, 4, 8)),
+        Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
+        Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
+        Parameter("num_stages", (2, 3, 4, 5), ("cuda",)),
+        Parameter("num_stages", (1, 2, 3), ("hip",)),
+        Parameter("waves_per_eu", (0, 2, 4), ("hip",)),
+        Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
+        Parameter("kpack", (1, 2), ("hip",)),
+        Parameter("micro_m", (0, 4, 6), ("cpu",)),
+        Parameter("micro_n", (0, 2, 4), ("cpu",)),
+        Parameter("unroll", (0, 1, 8), ("cpu",)),
+    ),
+    (
+        # Neighbours along K must be neighbours in memory, to be read as such.
+        "METHOD == 'dot' or inner_contiguous",
+        *SHARED_CONSTRAINTS,
+    ),
+)
+
+
+def default(problem: LinearProblem, family: str, arch: int | str) -> Config:
+    if family == "cpu":
+        return _default_cpu(problem)
+    fp32 = problem.dtype == "float32"
+    if problem.rows <= 16:
+        block, warps = (16, 32, 64 if fp32 else 128), 4
+    elif problem.rows <= 64 or fp32:
+        block, warps = (min(problem.rows, 64), 64, 32 if fp32 else 64), 4
+    else:
+        # RDNA holds both operands in registers, twice over: half as much of K does not spill.
+        block, warps = (128, 128, 32 if str(arch).startswith("gfx1") else 64), 8
+    block_m, block_n, block_k = block
+    values = Config.of(
+        METHOD="dot",
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        GROUP_M=8 if problem.rows >= 8 * block_m else 1,
+        SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
+        num_warps=warps,
+    ).as_kwargs()
+    return Config.of(**values, **gpu_options(family))
+
+
+def split_for_gpu(rows: int, n: int, k: int, block: tuple[int, int, int]) -> int:
+    """Parts of K for a hundred multiprocessors to have work, each part worth a program."""
+    block_m, block_n, block_k = block
+    tiles = triton.cdiv(rows, block_m) * triton.cdiv(n, block_n)
+    split = 1
+    while rows <= 64 and tiles * split < 128 and split < 16 and split * block_k * 8 <= k:
+        split *= 2
+    return split
+
+
+def gpu_options(family: str) -> dict[str, int]:
+    if family == "cuda":
+        return {"num_stages": 3}
+    return {"num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
+
+
+def _default_cpu(problem: LinearProblem) -> Config:
+    if problem.rows <= 4 and problem.inner_contiguous:
+        method, block = "lanes", (problem.rows, 8, 32 if problem.rows <= 2 else 8)
+    else:
+        rows = max(problem.rows, 4)
+        method, block = "dot", (min(rows, 32), 128 if rows <= 16 else 256, 128)
+    return cpu_config(method, block)
+
+
+def cpu_config(method: str, block: tuple[int, int, int]) -> Config:
+    block_m, block_n, block_k = block
+    return Config.of(
+        METHOD=method,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        GROUP_M=1,
+        SPLIT_K=1,
+        micro_m=0,
+        micro_n=0,
+        unroll=0,
+    )
+
+
+def activation_reference(x: torch.Tensor, activation: str | None) -> torch.Tensor:
+    functional = torch.nn.functional
+    if activation is None:
+        return x
+    if activation == "gelu_tanh":
+        return functional.gelu(x, approximate="tanh")
+    return getattr(functional, activation)(x)
+
+
+def reference(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    y = x @ weight.T
+    return activation_reference(y if bias is None else y + bias, activation)
+
+
+KERNEL = Kernel("linear", (linear_kernel, add_parts_kernel), SPACE, default, reference)

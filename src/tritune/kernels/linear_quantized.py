@@ -1,0 +1,216 @@
+"""out = activation(x @ weight.T + bias) for a weight kept in 8 or 4 bits.
+
+Every `group` neighbours along K share a scale and a zero point: w = (code - zero) * scale. Codes
+are unsigned. Without zero points, codes of 8 bits are signed and zero is 0; of 4 bits, zero is 8.
+The differences are integers of at most eight bits and a sign, which every dtype of x holds exactly,
+so products are formed with them and the scale is applied to the sums.
+
+Codes of 4 bits lie two in a byte: byte j of a group holds element j in its low half and element
+j + group / 2 in its high half. A tile of bytes is then two tiles of neighbours, and nothing has to
+be interleaved.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.kernels.linear import (
+    SHARED_CONSTRAINTS,
+    activation_reference,
+    add_parts_kernel,
+    along_k,
+    cpu_config,
+    finish,
+    gpu_options,
+    no_sums,
+    products,
+    split_for_gpu,
+    tile_of_program,
+)
+from tritune.space import Config, Parameter, Space
+
+
+@triton.jit
+def linear_quantized_kernel(
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, bias_ptr, out_ptr, M, N, K,
+    stride_xm, stride_xk, stride_cn, stride_ck,
+    stride_sn, stride_sg, stride_zn, stride_zg,
+    ACTIVATION: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, METHOD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of the result, or one of its SPLIT_K parts. BLOCK_K divides GROUP, and that K."""
+    tile_m, tile_n = tile_of_program(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    part = tl.program_id(1)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_mask = (rows < M)[:, None]
+    col_mask = cols < N
+
+    # The loop counts bytes: so many hold a tile, and so many a group.
+    BLOCK: tl.constexpr = BLOCK_K * BITS // 8
+    GROUP_BYTES: tl.constexpr = GROUP * BITS // 8
+    steps = K // BLOCK_K
+    per_part = tl.cdiv(steps, SPLIT_K)
+    begin = part * per_part
+    end = tl.minimum(begin + per_part, steps)
+
+    inner = tl.arange(0, BLOCK).to(tl.int64)[None, :]
+    x_rows = x_ptr + rows.to(tl.int64)[:, None] * stride_xm
+    codes_rows = codes_ptr + cols.to(tl.int64)[:, None] * stride_cn
+    scale_rows = scales_ptr + cols.to(tl.int64) * stride_sn
+    if zeros_ptr is not None:
+        zero_rows = zeros_ptr + cols.to(tl.int64) * stride_zn
+    acc = no_sums(METHOD, BLOCK_M, BLOCK_N, BLOCK)
+    for step in range(begin, end):
+        byte = tl.cast(step, tl.int64) * BLOCK
+        group = byte // GROUP_BYTES
+        codes = tl.load(codes_rows + (byte + inner) * stride_ck, mask=col_mask[:, None], other=0)
+        scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
+        if zeros_ptr is not None:
+            zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
+        else:
+            zero = tl.full([BLOCK_N], 8 if BITS == 4 else 0, tl.float32)
+        # The element that the byte holds, or the first of two: as far into the group as the byte.
+        k = group * GROUP + byte % GROUP_BYTES + inner
+        x = tl.load(x_rows + k * stride_xk, mask=row_mask, other=0.0)
+        low = codes if BITS == 8 else codes & 15
+        sums = products(x, low.to(tl.float32) - zero[:, None], METHOD)
+        if BITS == 4:
+            x = tl.load(x_rows + (k + GROUP // 2) * stride_xk, mask=row_mask, other=0.0)
+            sums += products(x, (codes >> 4).to(tl.float32) - zero[:, None], METHOD)
+        if METHOD == "sum":
+            sums = along_k(sums)
+        acc += sums * (scale[:, None, None] if METHOD == "lanes" else scale[None, :])
+    if METHOD == "lanes":
+        acc = along_k(acc)
+    finish(acc, out_ptr, bias_ptr, rows, cols, part, M, N, SPLIT_K, ACTIVATION)
+
+
+@dataclass(frozen=True)
+class LinearQuantizedProblem(Problem):
+    #: Rows of x, rounded up to a power of two.
+    rows: int
+    n: int
+    k: int
+    dtype: str
+    bits: int
+    group: int
+    zero_points: bool
+
+
+SPACE = Space(
+    (
+        Parameter("METHOD", ("dot", "sum", "lanes")),
+        Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128)),
+        Parameter("BLOCK_N", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+        Parameter("BLOCK_K", (8, 16, 32, 64, 128)),
+        Parameter("GROUP_M", (1, 4, 8)),
+        Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
+        Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
+        Parameter("num_stages", (2, 3, 4, 5), ("cuda",)),
+        Parameter("num_stages", (1, 2, 3), ("hip",)),
+        Parameter("waves_per_eu", (0, 2, 4), ("hip",)),
+        Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
+        Parameter("kpack", (1, 2), ("hip",)),
+        Parameter("micro_m", (0, 4, 6), ("cpu",)),
+        Parameter("micro_n", (0, 2, 4), ("cpu",)),
+        Parameter("unroll", (0, 1, 8), ("cpu",)),
+    ),
+    (
+        "BLOCK_K <= group",
+        # Two products of half a tile each, where two codes share a byte.
+        "METHOD != 'dot' or BLOCK_K * bits >= 128",
+        *SHARED_CONSTRAINTS,
+    ),
+)
+
+
+def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Config:
+    if family == "cpu":
+        return _default_cpu(problem)
+    # RDNA would spill with more, as it does for the plain kernel.
+    short = problem.dtype == "float32" or str(arch).startswith("gfx1")
+    block_k = min(problem.group, 32 if short else 64)
+    block_m = min(max(problem.rows, 16), 64)
+    block = (block_m, 32 if block_m == 16 else 64, block_k)
+    values = Config.of(
+        METHOD="dot",
+        BLOCK_M=block_m,
+        BLOCK_N=block[1],
+        BLOCK_K=block_k,
+        GROUP_M=8 if problem.rows >= 8 * block_m else 1,
+        SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
+        num_warps=4,
+    ).as_kwargs()
+    return Config.of(**values, **gpu_options(family))
+
+
+def _default_cpu(problem: LinearQuantizedProblem) -> Config:
+    if problem.rows <= 2:
+        return cpu_config("sum" if problem.bits == 8 else "lanes", (problem.rows, 8, problem.group))
+    if problem.rows <= 4:
+        return cpu_config("lanes", (problem.rows, 8, 64 // problem.bits))
+    return cpu_config("dot", (min(problem.rows, 64), 128, problem.group))
+
+
+def pack(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """Bytes that hold codes (N, K), given in a byte each, as the kernel reads them."""
+    if bits == 8:
+        return codes.contiguous()
+    n, k = codes.shape
+    halves = codes.reshape(n, k // group, 2, group // 2)
+    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(n, k // 2)
+
+
+def unpack(packed: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """The codes (N, K) in bytes."""
+    if bits == 8:
+        return packed
+    n, half_k = packed.shape
+    groups = packed.reshape(n, 2 * half_k // group, group // 2)
+    return torch.cat((groups & 15, groups >> 4), dim=2).reshape(n, 2 * half_k)
+
+
+def zero_without_points(bits: int) -> int:
+    return 8 if bits == 4 else 0
+
+
+def dequantize(
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bits: int,
+    group: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The weight (N, K) that the codes stand for."""
+    codes = unpack(packed, bits, group).to(dtype)
+    codes = codes.reshape(codes.shape[0], -1, group)
+    zero = zero_without_points(bits) if zeros is None else zeros.to(dtype)[:, :, None]
+    return ((codes - zero) * scales.to(dtype)[:, :, None]).flatten(1)
+
+
+def reference(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    bits: int,
+    group: int,
+) -> torch.Tensor:
+    y = x @ dequantize(packed, scales, zeros, bits, group, x.dtype).T
+    return activation_reference(y if bias is None else y + bias, activation)
+
+
+KERNEL = Kernel(
+    "linear_quantized", (linear_quantized_kernel, add_parts_kernel), SPACE, default, reference
+)

@@ -1,0 +1,188 @@
+"""RMS normalisation of rows, y = x / sqrt(mean(x²) + eps) · weight, with or without a residual that
+is added first.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.kernels.rows import row_offsets
+from tritune.space import Config, Parameter, Space
+
+
+# One binary for any number of rows.
+@triton.jit(do_not_specialize=["rows"])
+def rms_norm_kernel(
+    x_ptr,
+    residual_ptr,  # None: nothing is added, and there is no total
+    weight_ptr,
+    out_ptr,
+    total_ptr,
+    rows,
+    inner_rows,
+    columns,
+    x_outer,
+    x_inner,
+    x_column,
+    residual_outer,
+    residual_inner,
+    residual_column,
+    out_outer,
+    out_inner,
+    out_column,
+    total_outer,
+    total_inner,
+    total_column,
+    weight_column,
+    eps,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,  # a row fits in one block, and is read once
+    STAGES: tl.constexpr = 1,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    x_row = x_ptr + row_offsets(row, inner_rows, x_outer, x_inner)[:, None]
+    out_row = out_ptr + row_offsets(row, inner_rows, out_outer, out_inner)[:, None]
+    residual_row = residual_ptr
+    total_row = total_ptr
+    if residual_ptr is not None:
+        residual_row += row_offsets(row, inner_rows, residual_outer, residual_inner)[:, None]
+        total_row += row_offsets(row, inner_rows, total_outer, total_inner)[:, None]
+    present = (row < rows)[:, None]
+
+    column = tl.arange(0, BLOCK)[None, :]
+    if WHOLE:
+        mask = present & (column < columns)
+        x = _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask)
+        scale = _scale(tl.sum(x * x, axis=1), columns, eps)
+        _store(
+            x, scale, weight_ptr, out_row, total_row, column, columns, mask,
+            weight_column, out_column, total_column,
+        )  # fmt: skip
+    else:
+        squares = tl.zeros((ROWS,), tl.float32)
+        for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
+            here = start + column
+            mask = present & (here < columns)
+            x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
+            squares += tl.sum(x * x, axis=1)
+        scale = _scale(squares, columns, eps)
+        # Adding a second time instead of reading the total back: the total may lie where the
+        # residual is, and the output where x is, and no element is read after it was written.
+        for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
+            here = start + column
+            mask = present & (here < columns)
+            x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
+            _store(
+                x, scale, weight_ptr, out_row, total_row, here, columns, mask,
+                weight_column, out_column, total_column,
+            )  # fmt: skip
+
+
+@triton.jit
+def _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask):
+    """x, or x + residual as the total keeps it: what is normalised is what the caller gets back."""
+    column = column.to(tl.int64)
+    x = tl.load(x_row + column * x_column, mask=mask, other=0.0).to(tl.float32)
+    if residual_row is not None:
+        residual = tl.load(residual_row + column * residual_column, mask=mask, other=0.0)
+        x = (x + residual.to(tl.float32)).to(total_row.dtype.element_ty).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _store(
+    x, scale, weight_ptr, out_row, total_row, column, columns, mask,
+    weight_column, out_column, total_column,
+):  # fmt: skip
+    inside = column < columns
+    column = column.to(tl.int64)
+    if total_row is not None:
+        tl.store(total_row + column * total_column, x, mask=mask)
+    weight = tl.load(weight_ptr + column * weight_column, mask=inside, other=0.0)
+    tl.store(out_row + column * out_column, x * scale * weight.to(tl.float32), mask=mask)
+
+
+@triton.jit
+def _scale(squares, columns, eps):
+    return tl.rsqrt(squares / tl.cast(columns, tl.float32) + tl.cast(eps, tl.float32))[:, None]
+
+
+@dataclass(frozen=True)
+class RmsNormProblem(Problem):
+    rows: int  # rounded up to a power of two
+    columns: int
+    dtype: str
+    adds: bool
+
+
+SPACE = Space(
+    parameters=(
+        Parameter("ROWS", (1, 2, 4, 8, 16, 32, 64)),
+        Parameter("BLOCK", (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)),
+        Parameter("STAGES", (1, 2, 3, 4, 5, 6, 8), families=("cuda", "hip")),
+        Parameter("num_warps", (1, 2, 4, 8, 16, 32), families=("cuda",)),
+        Parameter("num_warps", (1, 2, 4, 8, 16), families=("hip",)),
+        Parameter("waves_per_eu", (0, 2, 4), families=("hip",)),
+    ),
+    constraints=(
+        "ROWS <= rows",
+        # A block twice the row does no more than one of its size.
+        "BLOCK < 2 * columns or BLOCK == 16",
+        # Where rows of a tile are computed side by side, long ones need a program of their own.
+        "ROWS == 1 or BLOCK >= columns or family == 'cpu'",
+        "ROWS * BLOCK <= 32768",
+        # Only a loop has stages.
+        "STAGES == 1 or BLOCK < columns",
+        # At least one element for each thread, and no more than 64: more would spill.
+        "32 * num_warps <= ROWS * BLOCK or num_warps == 1",
+        "ROWS * BLOCK <= 64 * 32 * num_warps",
+    ),
+)
+
+
+def default(problem: RmsNormProblem, family: str, arch: int | str) -> Config:
+    whole = max(16, triton.next_power_of_2(problem.columns))
+    if family == "cpu":
+        # A block that the row's end cuts is slow, so one that divides the row; else a short one.
+        divisor = problem.columns & -problem.columns
+        block = whole if divisor == problem.columns else min(max(divisor, 128), 1024, whole)
+        block = min(block, 32768)
+        rows = _rows(problem.rows, min(16384 // problem.columns, 32768 // block), programs=16)
+        return Config.of(ROWS=rows, BLOCK=block)
+    block = min(whole, 16384)
+    rows = _rows(problem.rows, 1024 // block, programs=1024)
+    warps = min(max(rows * block // 512, 1), 16)
+    config = Config.of(ROWS=rows, BLOCK=block, STAGES=1, num_warps=warps)
+    return Config.of(**config.as_kwargs(), waves_per_eu=0) if family == "hip" else config
+
+
+def _rows(rows: int, at_most: int, programs: int) -> int:
+    """Rows of a program, a power of two, so that there are about so many programs."""
+    most = max(1, min(at_most, rows // programs, 64))
+    return 1 << (most.bit_length() - 1)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """The definition; in the arithmetic of its inputs."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The definition: the norm of the sum, and the sum."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+KERNEL = Kernel(
+    name="rms_norm",
+    functions=(rms_norm_kernel,),
+    space=SPACE,
+    default=default,
+    reference=rms_norm,
+)

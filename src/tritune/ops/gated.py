@@ -1,0 +1,103 @@
+"""Gated activations: `silu_mul` and `gelu_mul`."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+
+from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
+from tritune.ops.check import Check
+from tritune.ops.choose import config_for
+from tritune.ops.library import register
+from tritune.ops.rows import Strides, fold, pair, split
+from tritune.ops.shapes import same_dtype, same_shape
+
+APPROXIMATIONS = ("tanh", "none")
+
+
+def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up`, in fp32 and rounded once: the activation of Llama's feed-forward layer."""
+    with Check("silu_mul") as check:
+        _check(check, gate, up)
+    return _silu_mul(gate, up)
+
+
+def gelu_mul(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
+    """`gelu(gate) * up`, in fp32 and rounded once. `approximate` is "tanh", or "none" for erf."""
+    with Check("gelu_mul") as check:
+        _check(check, gate, up)
+        check.that(
+            approximate in APPROXIMATIONS,
+            f"approximate is {approximate!r}, allowed: 'tanh', 'none'",
+        )
+    return _gelu_mul(gate, up, approximate)
+
+
+def _check(check: Check, gate: torch.Tensor, up: torch.Tensor) -> None:
+    if check.tensor("gate", gate) & check.tensor("up", up):
+        same_shape(check, gate=gate, up=up)
+        same_dtype(check, gate=gate, up=up)
+        check.same_device(gate=gate, up=up)
+
+
+def _run(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
+    out = torch.empty_like(gate)
+    _launch(gate, up, out, activation)
+    return out
+
+
+def _launch(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str) -> None:
+    plan = _plan(gate.shape, gate.dtype, activation, gate.stride(), up.stride(), out.stride())
+    if plan is None:
+        for part in split((gate, up, out), gate.dim()):
+            _launch(part[0], part[1], part[2], activation)
+    elif plan.rows:
+        config = config_for(KERNEL, plan.problem, gate.device)
+        blocks = triton.cdiv(plan.columns, config["BLOCK"])
+        gated_kernel[(triton.cdiv(plan.rows, config["ROWS"]) * blocks,)](
+            gate, up, out, *plan.integers, ACTIVATION=activation, **config
+        )
+
+
+class _Plan(NamedTuple):
+    problem: GatedProblem
+    rows: int
+    columns: int
+    integers: tuple[int, ...]  # as the kernel takes them, from `rows` on
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    shape: torch.Size, dtype: torch.dtype, activation: str, gate: Strides, up: Strides, out: Strides
+) -> _Plan | None:
+    """What a launch needs to know beside the tensors; None if they do not fold."""
+    # The innermost dimension is the output's, so that it is written in one go.
+    folded = fold(shape, (out, gate, up))
+    if len(folded.sizes) > 3:
+        return None
+    *leading, columns = folded.sizes or (1,)
+    outer, inner = pair(tuple(leading), 1)
+    rows = outer * inner if columns else 0
+    problem = GatedProblem(
+        rows=triton.next_power_of_2(rows),
+        columns=columns if rows > 1 else triton.next_power_of_2(columns),
+        dtype=str(dtype).removeprefix("torch."),
+        activation=activation,
+    )
+    out, gate, up = ((*pair(each[:-1], 0), *(each[-1:] or (1,))) for each in folded.strides)
+    return _Plan(problem, rows, columns, (rows, inner, columns, *gate, *up, *out))
+
+
+_silu_mul = register(
+    "silu_mul(Tensor gate, Tensor up) -> Tensor",
+    lambda gate, up: _run(gate, up, "silu"),
+    lambda gate, up: torch.empty_like(gate),
+)
+_gelu_mul = register(
+    "gelu_mul(Tensor gate, Tensor up, str approximate) -> Tensor",
+    lambda gate, up, approximate: _run(gate, up, f"gelu_{approximate}"),
+    lambda gate, up, approximate: torch.empty_like(gate),
+)

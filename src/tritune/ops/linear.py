@@ -1,0 +1,220 @@
+"""A linear layer: plain weights or quantized ones, with bias and activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+
+from tritune.kernels import linear as plain
+from tritune.kernels import linear_quantized as quantized
+from tritune.ops.check import FLOATS, Check
+from tritune.ops.choose import config_for
+from tritune.ops.library import register
+from tritune.ops.quantize import QuantizedWeight
+from tritune.ops.shapes import described
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor | QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """`activation(x @ weight.T + bias)`, as torch.nn.functional.linear and an activation after it.
+
+    x is (..., K), weight (N, K) in any strides or the result of `quantize_weight`, bias (N,).
+    Activations: "relu", "gelu", "gelu_tanh", "silu". Sums, bias and activation are computed in fp32
+    and rounded once, to the dtype of x.
+    """
+    with Check("linear") as check:
+        known = ", ".join(map(repr, plain.ACTIVATIONS))
+        check.that(
+            activation is None or activation in plain.ACTIVATIONS,
+            f"activation is {activation!r}, allowed: None, {known}",
+        )
+        good = check.tensor("x", x)
+        if good and x.dim() == 0:
+            good = check.that(False, "x has no dimensions, allowed: 1 or more")
+        tensors: dict[str, torch.Tensor | None]
+        if isinstance(weight, QuantizedWeight):
+            tensors = {"weight": weight.packed, "scales": weight.scales, "zeros": weight.zeros}
+        else:
+            tensors = {"weight": weight}
+            good &= check.tensor("weight", weight, 2, (x.dtype,) if good else FLOATS)
+        if bias is not None:
+            tensors["bias"] = bias
+            good &= check.tensor("bias", bias, 1, (x.dtype,) if good else FLOATS)
+        if good:
+            _check_sizes(check, x, weight, bias)
+            check.same_device(x=x, **tensors)
+    if isinstance(weight, QuantizedWeight):
+        return _linear_quantized(
+            x,
+            weight.packed,
+            weight.scales,
+            weight.zeros,
+            bias,
+            activation,
+            weight.bits,
+            weight.group,
+        )
+    return _linear(x, weight, bias, activation)
+
+
+def _check_sizes(
+    check: Check,
+    x: torch.Tensor,
+    weight: torch.Tensor | QuantizedWeight,
+    bias: torch.Tensor | None,
+) -> None:
+    n, k = weight.shape
+    if x.shape[-1] != k:
+        check.that(
+            False,
+            f"the last dimension of x {described(x)} must be as long as the rows of the weight "
+            f"({n}, {k})",
+        )
+    if bias is not None and bias.shape[0] != n:
+        check.that(
+            False,
+            f"bias {described(bias)} must have one element for each row of the weight ({n}, {k})",
+        )
+
+
+def _run(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> torch.Tensor:
+    n, k = weight.shape
+    rows = _rows(x)
+    problem = plain.LinearProblem(
+        rows=triton.next_power_of_2(rows.shape[0]),
+        n=n,
+        k=k,
+        dtype=str(x.dtype).removeprefix("torch."),
+        inner_contiguous=weight.stride(1) == 1,
+    )
+    config = config_for(plain.KERNEL, problem, x.device)
+    rows = _converted(rows, config)
+    even = k % (config["BLOCK_K"] * config["SPLIT_K"]) == 0
+
+    def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        plain.linear_kernel[grid](
+            rows,
+            weight,
+            bias,
+            out,
+            rows.shape[0],
+            n,
+            k,
+            *rows.stride(),
+            *weight.stride(),
+            ACTIVATION=activation,
+            EVEN_K=even,
+            **config,
+        )
+
+    return _in_parts(launch, rows, n, x.dtype, bias, activation, config).view(*x.shape[:-1], n)
+
+
+def _run_quantized(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    bits: int,
+    group: int,
+) -> torch.Tensor:
+    n, k = packed.shape[0], packed.shape[1] * 8 // bits
+    rows = _rows(x)
+    problem = quantized.LinearQuantizedProblem(
+        rows=triton.next_power_of_2(rows.shape[0]),
+        n=n,
+        k=k,
+        dtype=str(x.dtype).removeprefix("torch."),
+        bits=bits,
+        group=group,
+        zero_points=zeros is not None,
+    )
+    config = config_for(quantized.KERNEL, problem, x.device)
+    rows = _converted(rows, config)
+
+    def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        quantized.linear_quantized_kernel[grid](
+            rows,
+            packed,
+            scales,
+            zeros,
+            bias,
+            out,
+            rows.shape[0],
+            n,
+            k,
+            *rows.stride(),
+            *packed.stride(),
+            *scales.stride(),
+            *(scales if zeros is None else zeros).stride(),
+            ACTIVATION=activation,
+            BITS=bits,
+            GROUP=group,
+            **config,
+        )
+
+    return _in_parts(launch, rows, n, x.dtype, bias, activation, config).view(*x.shape[:-1], n)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """x as a matrix; a copy only where its strides do not fold."""
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def _converted(rows: torch.Tensor, config: dict[str, Any]) -> torch.Tensor:
+    """x as the kernel is given it. What multiplies in fp32 would convert x anew for every column of
+    the result: for few rows it is cheaper to do so once before.
+    """
+    return rows if config["METHOD"] == "dot" else rows.float()
+
+
+def _in_parts(
+    launch: Callable[[tuple[int, int], torch.Tensor | None, torch.Tensor], None],
+    rows: torch.Tensor,
+    n: int,
+    dtype: torch.dtype,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    config: dict[str, Any],
+) -> torch.Tensor:
+    """Run a kernel over its tiles and, if K is split, add up what its parts wrote."""
+    m, split = rows.shape[0], config["SPLIT_K"]
+    out = rows.new_empty((m, n), dtype=dtype)
+    if not out.numel():
+        return out
+    bias = None if bias is None else bias.contiguous()
+    grid = (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]), split)
+    if split == 1:
+        launch(grid, bias, out)
+        return out
+    parts = rows.new_empty((split, m, n), dtype=torch.float32)
+    launch(grid, None, parts)
+    plain.add_parts_kernel[(m, triton.cdiv(n, 256))](
+        parts, bias, out, m, n, ACTIVATION=activation, SPLIT_K=split, BLOCK=256
+    )
+    return out
+
+
+_linear = register(
+    "linear(Tensor x, Tensor weight, Tensor? bias, str? activation) -> Tensor",
+    _run,
+    lambda x, weight, bias, activation: x.new_empty((*x.shape[:-1], weight.shape[0])),
+)
+_linear_quantized = register(
+    "linear_quantized(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? bias, "
+    "str? activation, int bits, int group) -> Tensor",
+    _run_quantized,
+    lambda x, packed, *others: x.new_empty((*x.shape[:-1], packed.shape[0])),
+)

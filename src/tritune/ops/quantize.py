@@ -1,0 +1,144 @@
+"""Weights in 8 or 4 bits for `linear`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tritune.kernels.linear_quantized import dequantize, pack, zero_without_points
+from tritune.ops.check import Check
+from tritune.ops.shapes import described
+
+GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class QuantizedWeight:
+    """A weight (N, K) in integers, with a scale for every group of neighbours along K.
+
+    Its elements are `(code - zero) * scale`.
+    """
+
+    #: Codes: (N, K) bytes, or (N, K / 2) of two codes each; see kernels/linear_quantized.py.
+    packed: torch.Tensor
+    #: (N, K / group), in the dtype of the weight.
+    scales: torch.Tensor
+    #: (N, K / group) bytes; None where every zero is in the middle of the range.
+    zeros: torch.Tensor | None
+    bits: int
+    group: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.packed.shape[0], self.packed.shape[1] * 8 // self.bits))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weight was, and what `dequantize` gives."""
+        return self.scales.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.packed.device
+
+    @property
+    def nbytes(self) -> int:
+        tensors = (self.packed, self.scales, self.zeros)
+        return sum(t.nbytes for t in tensors if t is not None)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The weight as a tensor (N, K), computed in fp32 and rounded once."""
+        # fp64 is left as it is: a reference wants every bit.
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        weight = dequantize(self.packed, self.scales, self.zeros, self.bits, self.group, exact)
+        return weight.to(self.dtype if dtype is None else dtype)
+
+    def to(self, device: torch.device | str) -> QuantizedWeight:
+        """The same weight on another device."""
+        return replace(
+            self,
+            packed=self.packed.to(device),
+            scales=self.scales.to(device),
+            zeros=None if self.zeros is None else self.zeros.to(device),
+        )
+
+    def __repr__(self) -> str:
+        n, k = self.shape
+        kind = str(self.dtype).removeprefix("torch.")
+        zeros = "no zero points" if self.zeros is None else "zero points"
+        return (
+            f"QuantizedWeight({n} x {k}, {self.bits} bits, groups of {self.group}, {kind} scales, "
+            f"{zeros}, {self.nbytes} bytes on {self.device})"
+        )
+
+
+def quantize_weight(
+    weight: torch.Tensor, bits: int = 8, group: int = 128, *, zero_points: bool = False
+) -> QuantizedWeight:
+    """Round a weight (N, K) to integers of 8 or 4 bits, for `linear` to use as its weight.
+
+    Every `group` (32, 64 or 128) neighbours along K share a scale. With zero points the integers
+    cover what lies between a group's least and largest element, and zero; without, a range that is
+    symmetric about zero, which `linear` reads a little faster.
+    """
+    with Check("quantize_weight") as check:
+        check.that(bits in (8, 4), f"bits is {bits!r}, allowed: 8, 4")
+        good = check.that(
+            group in GROUPS, f"group is {group!r}, allowed: {', '.join(map(str, GROUPS))}"
+        )
+        if check.tensor("weight", weight, rank=2) and good and weight.shape[1] % group:
+            check.that(
+                False,
+                f"weight {described(weight)} has {weight.shape[1]} columns, which groups of "
+                f"{group} do not divide: choose a smaller group or pad with zeros",
+            )
+    n, k = weight.shape
+    groups = weight.float().reshape(n, k // group, group)
+    codes = 2**bits
+    if zero_points:
+        # Zero is always in the range, so that it stays exact.
+        low = groups.amin(2).clamp(max=0)
+        high = groups.amax(2).clamp(min=0)
+        scales = _scales(high - low, codes - 1, weight.dtype)
+        least, largest = 0, codes - 1
+        zero = (-low / scales.float()).round().clamp(least, largest)
+    else:
+        # One code less below zero than there is, for the sake of symmetry.
+        scales = _scales(groups.abs().amax(2), codes // 2 - 1, weight.dtype)
+        middle = zero_without_points(bits)
+        least, largest = middle - codes // 2 + 1, middle + codes // 2 - 1
+        zero = torch.full_like(scales, middle, dtype=torch.float32)
+    rounded = (groups / scales.float()[:, :, None]).round() + zero[:, :, None]
+    kind = torch.int8 if least < 0 else torch.uint8
+    return QuantizedWeight(
+        packed=pack(rounded.clamp(least, largest).to(kind).reshape(n, k), bits, group),
+        scales=scales,
+        zeros=zero.to(torch.uint8) if zero_points else None,
+        bits=bits,
+        group=group,
+    )
+
+
+def _scales(span: torch.Tensor, codes: int, dtype: torch.dtype) -> torch.Tensor:
+    """Scales in the weight's dtype; never zero, which would divide, nor what rounds to it."""
+    scales = (span / codes).to(dtype)
+    return torch.where(scales > 0, scales, torch.ones_like(scales))
+
+
+_TENSORS = ("packed", "scales", "zeros")
+
+# Traced programs take a QuantizedWeight apart into its tensors; bits and group belong to the form.
+pytree.register_pytree_node(
+    QuantizedWeight,
+    lambda w: ([getattr(w, name) for name in _TENSORS], (w.bits, w.group)),
+    lambda tensors, form: QuantizedWeight(*tensors, *form),
+    serialized_type_name="tritune.QuantizedWeight",
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+    flatten_with_keys_fn=lambda w: (
+        [(pytree.GetAttrKey(name), getattr(w, name)) for name in _TENSORS],
+        (w.bits, w.group),
+    ),
+)

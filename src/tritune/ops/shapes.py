@@ -1,0 +1,54 @@
+"""Checks of shapes and memory that several ops make.
+
+A message is written only once a check failed: torch's compiler traces these checks, and a message
+that names a dynamic size would pin it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tritune.ops.check import Check
+
+
+def described(tensor: torch.Tensor) -> str:
+    return f"({', '.join(str(size) for size in tensor.shape)})"
+
+
+def same_shape(check: Check, **tensors: torch.Tensor) -> bool:
+    first = next(iter(tensors.values()))
+    if all(tensor.shape == first.shape for tensor in tensors.values()):
+        return True
+    listed = ", ".join(f"{name} {described(tensor)}" for name, tensor in tensors.items())
+    return check.that(False, f"shapes differ, but must be the same: {listed}")
+
+
+def same_dtype(check: Check, **tensors: torch.Tensor) -> bool:
+    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
+    listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+    return check.that(
+        len(set(kinds.values())) == 1, f"dtypes differ, but must be the same: {listed}"
+    )
+
+
+def rows_of(check: Check, name: str, tensor: torch.Tensor, weight: torch.Tensor) -> bool:
+    """That the last dimension of a tensor is as long as the weight."""
+    if tensor.dim() == 0:
+        return check.that(False, f"{name} has no dimensions, allowed: 1 or more")
+    if tensor.shape[-1] == weight.shape[0]:
+        return True
+    return check.that(
+        False,
+        f"the last dimension of {name} {described(tensor)} must be as long as the weight "
+        f"{described(weight)}",
+    )
+
+
+def writable(check: Check, name: str, tensor: torch.Tensor) -> bool:
+    """That each element of a tensor has a place of its own, as far as is seen from strides."""
+    spread = all(
+        step != 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+    )
+    return check.that(
+        spread, f"{name} cannot be written: it is expanded, its elements share memory"
+    )
