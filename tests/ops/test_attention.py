@@ -397,7 +397,7 @@ def test_torch_accepts_the_registration() -> None:
     torch.library.opcheck(op._varlen, sequences, test_utils=returned)
 
 
-def test_compiles_into_one_graph_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiles_into_one_graph_for_all_lengths() -> None:
     def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         out, lse = attention(q, k, v, causal=True, window=5, return_lse=True)
         return out * 2 + lse[..., None]
@@ -405,9 +405,9 @@ def test_compiles_into_one_graph_for_all_lengths(monkeypatch: pytest.MonkeyPatch
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     for batch, queries in ((2, 9), (3, 12), (4, 15)):
         tensors = inputs(batch, queries=queries, keys=queries + 3, size=16)
-        assert torch.equal(compiled(*tensors), layer(*tensors))
         # After two shapes every size that may change is known.
-        monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", batch > 2)
+        with torch._dynamo.config.patch(error_on_recompile=batch > 3):
+            assert torch.equal(compiled(*tensors), layer(*tensors))
 
 
 def test_packed_compiles_into_one_graph() -> None:
