@@ -18,7 +18,7 @@ from tritune.ops.gated import gelu_mul, silu_mul
 OPS: dict[str, Callable[..., torch.Tensor]] = {
     "silu": silu_mul,
     "gelu_tanh": gelu_mul,
-    "gelu_none": lambda gate, up: gelu_mul(gate, up, approximate="none"),
+    "gelu": lambda gate, up: gelu_mul(gate, up, approximate="none"),
 }
 
 

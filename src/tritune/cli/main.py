@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from tritune._version import __version__
-from tritune.cli import doctor
+from tritune.cli import doctor, tune
+from tritune.errors import TrituneError
 
 # Recent releases of typer carry their own copy of click. The base of all usage errors is reached
 # through a name that every release exports.
@@ -42,6 +43,7 @@ def _root(
 
 
 app.command("doctor")(doctor.command)
+app.command("tune")(tune.command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = error.format_message()  # type: ignore[attr-defined]
         print(f"tritune: {_one_line(message)} (see tritune --help)", file=sys.stderr)
         return int(getattr(error, "exit_code", 2))
+    except TrituneError as error:
+        print(f"tritune: {_one_line(str(error))}", file=sys.stderr)
+        return 2
     except (typer.Abort, KeyboardInterrupt):
         print("tritune: interrupted", file=sys.stderr)
         return 130

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Variable(Generic[T]):
-    """One variable: how its text becomes a value, and what it means."""
-
-    name: str
-    parse: Callable[[str], T]
-    documentation: str
-
-    def read(self) -> T | None:
-        """The value, or None where it is unset or empty; a ValueError names the variable."""
-        text = os.environ.get(self.name, "").strip()
-        if not text:
-            return None
-        try:
-            return self.parse(text)
-        except ValueError as error:
-            raise ValueError(f"{self.name}={text!r}: {error}") from None
+from tritune.env import Variable
 
 
 def _thread_count(text: str) -> int:

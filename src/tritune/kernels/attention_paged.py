@@ -485,4 +485,5 @@ KERNEL = Kernel(
     space=SPACE,
     default=default,
     reference=reference,
+    problem=PagedAttentionProblem,
 )

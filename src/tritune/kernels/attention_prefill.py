@@ -491,4 +491,5 @@ KERNEL = Kernel(
     space=SPACE,
     default=default_config,
     reference=attention_reference,
+    problem=AttentionProblem,
 )

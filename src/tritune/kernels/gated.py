@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.rows import row_offsets
 from tritune.space import Config, Parameter, Space
@@ -29,7 +30,7 @@ def gated_kernel(
     out_outer,
     out_inner,
     out_column,
-    ACTIVATION: tl.constexpr,  # "silu", "gelu_tanh" or "gelu_none"
+    ACTIVATION: tl.constexpr,  # "silu", "gelu_tanh" or "gelu"
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -48,20 +49,8 @@ def gated_kernel(
     gate = tl.load(gate_ptr + gate_row[:, None] + column * gate_column, mask=mask, other=0.0)
     up = tl.load(up_ptr + up_row[:, None] + column * up_column, mask=mask, other=0.0)
     gate, up = gate.to(tl.float32), up.to(tl.float32)
-    if ACTIVATION == "silu":
-        y = gate * _sigmoid(gate)
-    elif ACTIVATION == "gelu_tanh":
-        # (1 + tanh(u)) / 2 = sigmoid(2u), with u = sqrt(2/π) (x + 0.044715 x³).
-        y = gate * _sigmoid(gate * (1.5957691216057308 + 0.07135481282830851 * gate * gate))
-    else:
-        y = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    y = activate(gate, ACTIVATION)
     tl.store(out_ptr + out_row[:, None] + column * out_column, y * up, mask=mask)
-
-
-@triton.jit
-def _sigmoid(x):
-    # 2^(-x log2(e)) is infinite where x is very negative; the quotient is then zero, as it should.
-    return 1.0 / (1.0 + tl.exp2(x * -1.4426950408889634))
 
 
 @dataclass(frozen=True)
@@ -108,10 +97,7 @@ def default(problem: GatedProblem, family: str, arch: int | str) -> Config:
 
 def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
     """The definition; in the arithmetic of its inputs."""
-    if activation == "silu":
-        return torch.nn.functional.silu(gate) * up
-    approximate = activation.removeprefix("gelu_")
-    return torch.nn.functional.gelu(gate, approximate=approximate) * up
+    return activation_reference(gate, activation) * up
 
 
 KERNEL = Kernel(
@@ -120,4 +106,5 @@ KERNEL = Kernel(
     space=SPACE,
     default=default,
     reference=gated,
+    problem=GatedProblem,
 )

@@ -20,7 +20,8 @@ class Problem:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
-@dataclass(frozen=True)
+# A kernel equals itself only: it is looked up on every call, by its address.
+@dataclass(frozen=True, eq=False)
 class Kernel:
     name: str
     #: The Triton functions, for their identity and for counting.
@@ -30,3 +31,5 @@ class Kernel:
     default: Callable[[Any, str, int | str], Config]
     #: Plain torch, in the formula's own words: the specification.
     reference: Callable[..., Any]
+    #: What is known of a call.
+    problem: type[Problem]

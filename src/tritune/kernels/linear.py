@@ -18,10 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space
-
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 
 @triton.jit
@@ -33,29 +32,6 @@ def tile_of_program(program, m_tiles, n_tiles, GROUP_M: tl.constexpr):
     height = tl.minimum(m_tiles - first, GROUP_M)
     within = program % (GROUP_M * n_tiles)
     return first + within % height, within // height
-
-
-@triton.jit
-def sigmoid(x):
-    return 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * x))
-
-
-@triton.jit
-def activate(x, ACTIVATION: tl.constexpr):
-    """The activation of float32 values."""
-    if ACTIVATION == "relu":
-        # Not a maximum, which would turn NaN into zero.
-        return tl.where(x < 0, 0.0, x)
-    elif ACTIVATION == "gelu":
-        return 0.5 * x * (1.0 + tl.erf(0.7071067811865476 * x))
-    elif ACTIVATION == "gelu_tanh":
-        # (1 + tanh u) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
-        return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-    elif ACTIVATION == "silu":
-        return x * sigmoid(x)
-    else:
-        tl.static_assert(ACTIVATION is None, "an activation that is not known")
-        return x
 
 
 @triton.jit
@@ -301,15 +277,6 @@ def cpu_config(method: str, block: tuple[int, int, int]) -> Config:
     )
 
 
-def activation_reference(x: torch.Tensor, activation: str | None) -> torch.Tensor:
-    functional = torch.nn.functional
-    if activation is None:
-        return x
-    if activation == "gelu_tanh":
-        return functional.gelu(x, approximate="tanh")
-    return getattr(functional, activation)(x)
-
-
 def reference(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -320,4 +287,11 @@ def reference(
     return activation_reference(y if bias is None else y + bias, activation)
 
 
-KERNEL = Kernel("linear", (linear_kernel, add_parts_kernel), SPACE, default, reference)
+KERNEL = Kernel(
+    name="linear",
+    functions=(linear_kernel, add_parts_kernel),
+    space=SPACE,
+    default=default,
+    reference=reference,
+    problem=LinearProblem,
+)

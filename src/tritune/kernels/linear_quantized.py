@@ -16,10 +16,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.kernels.activations import activation_reference
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.linear import (
     SHARED_CONSTRAINTS,
-    activation_reference,
     add_parts_kernel,
     along_k,
     cpu_config,
@@ -212,5 +212,10 @@ def reference(
 
 
 KERNEL = Kernel(
-    "linear_quantized", (linear_quantized_kernel, add_parts_kernel), SPACE, default, reference
+    name="linear_quantized",
+    functions=(linear_quantized_kernel, add_parts_kernel),
+    space=SPACE,
+    default=default,
+    reference=reference,
+    problem=LinearQuantizedProblem,
 )

@@ -185,4 +185,5 @@ KERNEL = Kernel(
     space=SPACE,
     default=default,
     reference=rms_norm,
+    problem=RmsNormProblem,
 )

@@ -200,4 +200,5 @@ KERNEL = Kernel(
     space=SPACE,
     default=default,
     reference=rope,
+    problem=RopeProblem,
 )

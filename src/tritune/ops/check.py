@@ -45,29 +45,33 @@ class Check:
         dtypes: tuple[torch.dtype, ...] = FLOATS,
     ) -> bool:
         """Rank, dtype, and that no gradient is expected of it."""
-        if not self.that(
-            isinstance(value, torch.Tensor), f"{name} is a {type(value).__name__}, not a tensor"
-        ):
-            return False
-        good = rank is None or self.that(
-            value.dim() == rank, f"{name} has {value.dim()} dimensions, allowed: {rank}"
-        )
-        names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
-        kind = str(value.dtype).removeprefix("torch.")
-        good &= self.that(value.dtype in dtypes, f"{name} is {kind}, allowed: {names}")
-        good &= self.that(
-            not (value.requires_grad and torch.is_grad_enabled()),
-            f"{name} requires a gradient, but this is an inference op: use torch.no_grad() or "
-            f"detach {name}",
-        )
-        return good
+        # Words are found only for what is wrong: this runs on every call.
+        if not isinstance(value, torch.Tensor):
+            return self.that(False, f"{name} is a {type(value).__name__}, not a tensor")
+        before = len(self.reasons)
+        if rank is not None and value.dim() != rank:
+            self.reasons.append(f"{name} has {value.dim()} dimensions, allowed: {rank}")
+        if value.dtype not in dtypes:
+            self.reasons.append(
+                f"{name} is {_kind(value.dtype)}, allowed: {', '.join(map(_kind, dtypes))}"
+            )
+        if value.requires_grad and torch.is_grad_enabled():
+            self.reasons.append(
+                f"{name} requires a gradient, but this is an inference op: use torch.no_grad() or "
+                f"detach {name}"
+            )
+        return len(self.reasons) == before
 
     def same_device(self, **tensors: torch.Tensor | None) -> bool:
-        devices = {n: str(t.device) for n, t in tensors.items() if isinstance(t, torch.Tensor)}
-        listed = ", ".join(f"{n} on {d}" for n, d in devices.items())
-        return self.that(
-            len(set(devices.values())) <= 1, f"tensors are on several devices: {listed}"
-        )
+        given = {n: t.device for n, t in tensors.items() if isinstance(t, torch.Tensor)}
+        if len(set(given.values())) <= 1:
+            return True
+        listed = ", ".join(f"{name} on {device}" for name, device in given.items())
+        return self.that(False, f"tensors are on several devices: {listed}")
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def looks_inside(tensor: torch.Tensor) -> bool:

@@ -15,7 +15,8 @@ from tritune.ops.library import register
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import same_dtype, same_shape
 
-APPROXIMATIONS = ("tanh", "none")
+#: What `approximate` may be, and which activation that is.
+APPROXIMATIONS = {"tanh": "gelu_tanh", "none": "gelu"}
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -29,10 +30,8 @@ def gelu_mul(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh")
     """`gelu(gate) * up`, in fp32 and rounded once. `approximate` is "tanh", or "none" for erf."""
     with Check("gelu_mul") as check:
         _check(check, gate, up)
-        check.that(
-            approximate in APPROXIMATIONS,
-            f"approximate is {approximate!r}, allowed: 'tanh', 'none'",
-        )
+        if approximate not in APPROXIMATIONS:
+            check.that(False, f"approximate is {approximate!r}, allowed: 'tanh', 'none'")
     return _gelu_mul(gate, up, approximate)
 
 
@@ -98,6 +97,6 @@ _silu_mul = register(
 )
 _gelu_mul = register(
     "gelu_mul(Tensor gate, Tensor up, str approximate) -> Tensor",
-    lambda gate, up, approximate: _run(gate, up, f"gelu_{approximate}"),
+    lambda gate, up, approximate: _run(gate, up, APPROXIMATIONS[approximate]),
     lambda gate, up, approximate: torch.empty_like(gate),
 )

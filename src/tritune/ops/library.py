@@ -14,12 +14,24 @@ _LIBRARY = _torch_library.Library("tritune", "DEF")
 def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Define `tritune::<schema>` and return what calls it.
 
-    `run` gets real tensors of one device; `fake` makes empty ones with the same shapes, dtypes and
-    strides as `run` would.
+    `run` gets real tensors of one device, which is current while it runs; its first argument is
+    one of them. `fake` makes empty ones with the same shapes, dtypes and strides as `run` would.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, _on_its_device(run), "CompositeExplicitAutograd")
     _torch_library.register_fake(f"tritune::{name}", fake, lib=_LIBRARY)
     overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
     return overload
+
+
+def _on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton launches on the current GPU, which need not be the one that the tensors are on."""
+
+    def guarded(first: torch.Tensor, *rest: Any) -> Any:
+        if not first.is_cuda:
+            return run(first, *rest)
+        with torch.cuda.device(first.device):
+            return run(first, *rest)
+
+    return guarded

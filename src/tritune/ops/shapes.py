@@ -11,6 +11,10 @@ import torch
 from tritune.ops.check import Check
 
 
+#: Kernels count the columns of a row, in blocks of up to 2^15, with 32 bits.
+LONGEST_ROW = 2**31 - 2**16
+
+
 def described(tensor: torch.Tensor) -> str:
     return f"({', '.join(str(size) for size in tensor.shape)})"
 
@@ -24,17 +28,21 @@ def same_shape(check: Check, **tensors: torch.Tensor) -> bool:
 
 
 def same_dtype(check: Check, **tensors: torch.Tensor) -> bool:
-    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
-    listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-    return check.that(
-        len(set(kinds.values())) == 1, f"dtypes differ, but must be the same: {listed}"
+    first = next(iter(tensors.values()))
+    if all(tensor.dtype == first.dtype for tensor in tensors.values()):
+        return True
+    listed = ", ".join(
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items()
     )
+    return check.that(False, f"dtypes differ, but must be the same: {listed}")
 
 
 def rows_of(check: Check, name: str, tensor: torch.Tensor, weight: torch.Tensor) -> bool:
     """That the last dimension of a tensor is as long as the weight."""
     if tensor.dim() == 0:
         return check.that(False, f"{name} has no dimensions, allowed: 1 or more")
+    if tensor.shape[-1] > LONGEST_ROW:
+        return check.that(False, f"a row of {name} has more than {LONGEST_ROW} elements")
     if tensor.shape[-1] == weight.shape[0]:
         return True
     return check.that(

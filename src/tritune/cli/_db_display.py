@@ -1,0 +1,209 @@
+"""What `tritune db ls` and `tritune db show` say, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tritune.store import FormatError, Store
+from tritune.store.document import device_to_json
+from tritune.store.summary import Summary
+from tritune.store.winner import Winner
+from tritune.targets.device import Device
+
+if TYPE_CHECKING:
+    from tritune.policy.learned import LearnedPolicy
+
+#: (identity, device's fingerprint): results of one version of a kernel's code on one device.
+Place = tuple[str, str]
+
+
+def show_list(found: Sequence[Summary], devices: Mapping[str, Device], location: str) -> None:
+    console = _console()
+    if not found:
+        console.print(f"{escape(location)} holds no trials yet")
+        return
+    table = _table("kernel", "problem", "device", "trials", "failures", "best", "speed-up")
+    for each in found:
+        table.add_row(
+            escape(each.task.kernel),
+            escape(problem_line(each.task.problem)),
+            escape(devices[each.task.device].name),
+            str(each.trials),
+            str(sum(each.failures.values())),
+            time_text(each.winner.ms if each.winner else None),
+            _speedup_text(each.winner),
+        )
+    console.print(table)
+
+
+def show_kernel(
+    kernel: str,
+    found: Sequence[Summary],
+    devices: Mapping[str, Device],
+    learned: Mapping[Place, LearnedPolicy],
+) -> None:
+    console = _console()
+    for place, group in _places(found):
+        identity, fingerprint = place
+        device = devices[fingerprint]
+        console.print(
+            f"[bold]{escape(kernel)}[/] on {escape(device.name)} ({device.target}), "
+            f"code {escape(identity)}"
+        )
+        table = _table("problem", "config", "best", "default", "speed-up", "samples")
+        for each in group:
+            table.add_row(escape(problem_line(each.task.problem)), *_winner_cells(each.winner))
+        console.print(table)
+        console.print(f"  {_failure_line(group)}")
+        for line in learned[place].describe() if place in learned else ["nothing learned yet"]:
+            console.print(f"  learned policy: {escape(line)}")
+
+
+def learned_policies(store: Store, found: Sequence[Summary]) -> dict[Place, LearnedPolicy]:
+    """What the policy has learned of each version of a kernel on each device."""
+    from tritune.policy import saved
+
+    policies = {}
+    for (identity, device), group in _places(found):
+        try:
+            policy = saved.load(store, group[0].task.kernel, identity, device)
+        except FormatError as error:
+            print(f"tritune: {error}", file=sys.stderr)
+            continue
+        if policy is not None:
+            policies[identity, device] = policy
+    return policies
+
+
+def summary_document(each: Summary, devices: Mapping[str, Device]) -> dict[str, Any]:
+    return {
+        "kernel": each.task.kernel,
+        "identity": each.task.identity,
+        "problem": json.loads(each.task.problem),
+        "device": {
+            "fingerprint": each.task.device,
+            **device_to_json(devices[each.task.device]),
+        },
+        "trials": each.trials,
+        "failures": each.failures,
+        **_winner_document(each.winner),
+    }
+
+
+def kernel_document(
+    kernel: str,
+    found: Sequence[Summary],
+    devices: Mapping[str, Device],
+    learned: Mapping[Place, LearnedPolicy],
+) -> dict[str, Any]:
+    results = []
+    for place, group in _places(found):
+        identity, fingerprint = place
+        policy = learned.get(place)
+        results.append(
+            {
+                "identity": identity,
+                "device": {"fingerprint": fingerprint, **device_to_json(devices[fingerprint])},
+                "trials": sum(each.trials for each in group),
+                "failures": _failures(group),
+                "winners": [
+                    {"problem": json.loads(each.task.problem), **_winner_document(each.winner)}
+                    for each in group
+                    if each.winner is not None
+                ],
+                "learned": policy
+                and {
+                    "bound": policy.bound,
+                    "regret": policy.regret and dict(vars(policy.regret)),
+                    "problems": policy.problems,
+                },
+            }
+        )
+    return {"kernel": kernel, "results": results}
+
+
+def problem_line(problem: str) -> str:
+    """A problem as people read it: batch=1 causal=true."""
+    fields = json.loads(problem)
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for name, value in fields.items()
+    )
+
+
+def time_text(ms: float | None) -> str:
+    if ms is None:
+        return "unknown"
+    return f"{ms * 1e3:.4g} us" if ms < 1 else f"{ms:.4g} ms"
+
+
+def _winner_document(winner: Winner | None) -> dict[str, Any]:
+    return {
+        "config": winner and winner.config.to_json(),
+        "best_ms": winner and winner.ms,
+        "default_ms": winner and winner.default_ms,
+        "speedup": winner and winner.speedup,
+        "samples": winner.samples if winner else 0,
+        "tied": winner.tied if winner else False,
+    }
+
+
+def _winner_cells(winner: Winner | None) -> tuple[str, ...]:
+    if winner is None:
+        return "none worked", "", "", "", ""
+    default = "" if winner.default_ms is None else time_text(winner.default_ms)
+    return (
+        escape(str(winner.config)),
+        time_text(winner.ms),
+        default,
+        _speedup_text(winner),
+        str(winner.samples),
+    )
+
+
+def _speedup_text(winner: Winner | None) -> str:
+    speedup = winner.speedup if winner else None
+    return "" if speedup is None else f"{speedup:.2f}x"
+
+
+def _failures(group: Sequence[Summary]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in group:
+        total.update(each.failures)
+    return dict(sorted(total.items()))
+
+
+def _failure_line(group: Sequence[Summary]) -> str:
+    trials = sum(each.trials for each in group)
+    failures = _failures(group)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in failures.items())
+    return f"{trials} trials; failures: {reasons or 'none'}"
+
+
+def _places(found: Sequence[Summary]) -> list[tuple[Place, list[Summary]]]:
+    def place(each: Summary) -> Place:
+        return each.task.identity, each.task.device
+
+    return [(key, list(group)) for key, group in groupby(sorted(found, key=place), place)]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        number = column in ("trials", "failures", "best", "default", "speed-up", "samples")
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    return table
+
+
+def _console() -> Console:
+    # A terminal wraps at its width; a file or a pipe must not cut a line that grep looks for.
+    return Console(width=None if sys.stdout.isatty() else 4000, soft_wrap=True, highlight=False)

@@ -1,0 +1,186 @@
+"""`tritune replay`: search strategies compared on recorded spaces."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from tritune.errors import TrituneError
+
+if TYPE_CHECKING:
+    from tritune.store.formats.recorded import Recorded
+    from tritune.tuning.replay import Curve
+
+
+class Command(typer.core.TyperCommand):
+    """Lets `--strategy` and `--warm` take several values in a row, as the files do.
+
+    `--warm` does so only after the files to replay: before them, nobody could tell which is which.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """Repeat `--warm` and `--strategy` before each of the values that follow them."""
+    from tritune.tuning.search import STRATEGIES
+
+    found: list[str] = []
+    option, values, files = "", 0, 0
+    for argument in arguments:
+        if argument.startswith("-") and argument != "-":
+            option, values = argument, 0
+        elif option == "--seeds" and values == 0:
+            values += 1
+        elif option in ("--warm", "--strategy") and (
+            values == 0 or (files if option == "--warm" else argument in STRATEGIES)
+        ):
+            if values:
+                found.append(option)
+            values += 1
+        else:
+            option, files = "", files + 1
+        found.append(argument)
+    return found
+
+
+def command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Recorded spaces: T4 files or tritune's stores."),
+    ],
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="A strategy to compare; all of them by default.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each strategy runs.")] = 10,
+    warm: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Recorded spaces of the same kernel that a search may begin from."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare search strategies on recorded spaces: how near to the optimum after 25 to 200 trials.
+
+    Nothing is compiled or measured. A config that failed when it was recorded counts as a trial.
+    A space is never its own prior knowledge, also where its file is among those of --warm.
+    """
+    from tritune.tuning.replay import Job, priors_for, replay_all
+    from tritune.tuning.search import DEFAULT_STRATEGY
+
+    names = _strategies(strategy)
+    spaces = _load(files)
+    others = [space for recorded in _load(warm or []).values() for space in [recorded]]
+    jobs = [Job(space, priors_for(space, others)) for space in spaces.values()]
+    for label, job in zip(spaces, jobs):
+        if others and not job.warm:
+            print(f"tritune: nothing to warm {label} with: no other file has its parameters", file=sys.stderr)
+    curves = replay_all(jobs, names, seeds, _progress)
+    document = as_document(DEFAULT_STRATEGY, names, list(spaces), curves)
+    if as_json:
+        print(json.dumps(document, indent=2))
+    else:
+        _show(document, names, curves, seeds)
+
+
+def as_document(
+    default: str, names: Sequence[str], labels: Sequence[str], curves: Sequence[Curve]
+) -> dict[str, Any]:
+    """The JSON form. Fields may be added in later versions; none changes its meaning."""
+    return {
+        "default": default,
+        "strategies": {
+            name: {
+                "fraction_of_optimum": _at_budgets([c for c in curves if c.strategy == name]),
+                "spaces": {
+                    label: _at_budgets(
+                        [c for c in curves if (c.strategy, c.place) == (name, place)]
+                    )
+                    for place, label in enumerate(labels)
+                },
+            }
+            for name in names
+        },
+    }
+
+
+def _at_budgets(curves: Sequence[Curve]) -> dict[str, float]:
+    from tritune.tuning.replay import BUDGETS, mean_fractions
+
+    fractions = mean_fractions(curves)
+    return {str(budget): fractions[budget - 1] for budget in BUDGETS}
+
+
+def _strategies(given: Sequence[str] | None) -> list[str]:
+    from tritune.tuning.search import STRATEGIES
+
+    unknown = [name for name in given or () if name not in STRATEGIES]
+    if unknown:
+        raise typer.BadParameter(
+            f"strategy {', '.join(map(repr, unknown))}, allowed: {', '.join(STRATEGIES)}"
+        )
+    return list(dict.fromkeys(given or STRATEGIES))
+
+
+def _load(files: Sequence[Path]) -> dict[str, Recorded]:
+    """The recorded spaces by file; a store with several tasks has a name for each."""
+    from tritune.cli._recordings import load
+
+    found: dict[str, Recorded] = {}
+    try:
+        for file in files:
+            spaces = load(file)
+            for space in spaces:
+                found[str(file) if len(spaces) == 1 else f"{file}: {space.name}"] = space
+    except TrituneError as error:
+        raise typer.BadParameter(str(error)) from None
+    return found
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{done} of {total} replays", end=end, file=sys.stderr, flush=True)
+
+
+def _show(
+    document: Mapping[str, Any], names: Sequence[str], curves: Sequence[Curve], seeds: int
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tritune.cli._replay_plot import plot
+    from tritune.tuning.replay import BUDGETS, mean_fractions
+
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
+    table.add_column("strategy")
+    table.add_column("space")
+    for budget in BUDGETS:
+        table.add_column(str(budget), justify="right")
+    for name in names:
+        found = document["strategies"][name]
+        shown = f"{name} (default)" if name == document["default"] else name
+        rows = {"all": found["fraction_of_optimum"], **_short(found["spaces"])}
+        for label, fractions in rows.items():
+            cells = [f"{fractions[str(budget)]:.3f}" for budget in BUDGETS]
+            table.add_row(shown, label, *cells, style="bold" if label == "all" else None)
+            shown = ""
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+    console.print(f"Fraction of the optimum after so many trials, mean over {seeds} seeds")
+    console.print(table)
+    means = {name: mean_fractions([c for c in curves if c.strategy == name]) for name in names}
+    console.print(plot(means), soft_wrap=True)
+
+
+def _short(spaces: Mapping[str, Any]) -> dict[str, Any]:
+    """Names without the folders, where they still tell the files apart."""
+    short = {Path(label).name: value for label, value in spaces.items()}
+    return short if len(short) == len(spaces) else dict(spaces)

@@ -1,0 +1,248 @@
+"""`tritune tune`: the main job. Tunes ops for problems and shows what it brought."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tritune.kernels.kernel import Problem
+    from tritune.tuning.tuner import Outcome
+    from tritune.workloads.workload import Workload
+
+DEFAULT_MODEL = "llama-3-8b"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tuned problem of one op."""
+
+    workload: Workload
+    problem: Problem
+    outcome: Outcome
+
+
+def command(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="[OP]...", help="Ops to tune; all by default.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose problems: a preset's name, or a YAML or JSON file. "
+            f"{DEFAULT_MODEL} by default."
+        ),
+    ] = None,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help='One problem of one op, such as "queries=1024 keys=1024 causal=true".'),
+    ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Tune the problems that programs have met.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; what is here by default.")
+    ] = None,
+    effort: Annotated[str, typer.Option(help="quick, normal or full.")] = "quick",
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop searching after so long.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="How to search; see tritune replay.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", help="Processes that compile; one per core.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Where the search begins.")] = 0,
+    store: Annotated[
+        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tune ops on this machine and remember the winners.
+
+    Configs are compiled in parallel, checked against a reference and measured in a process of
+    their own. What is known already is not measured again: interrupt it, and run it again to go on.
+    """
+    from tritune.cli._tune_display import Display, table
+
+    started = time.monotonic()
+    request = _Request(ops or [], model, problem or [], recorded, dtype, device, effort)
+    settings = _settings(effort, strategy, jobs, seed)
+    rows: list[Row] = []
+    interrupted = False
+    with _opened(store) as opened:
+        work = request.problems(opened)
+        with Display(len(work), budget, quiet=as_json) as display:
+            try:
+                for row in _tune(work, request.torch_device, opened, settings, budget, display):
+                    rows.append(row)
+            except KeyboardInterrupt:
+                interrupted = True
+        if not interrupted:
+            _learn(rows, request.torch_device, opened)
+        location = opened.location
+    seconds = time.monotonic() - started
+    if as_json:
+        print(json.dumps(as_document(request.torch_device, rows, seconds), indent=2))
+    else:
+        table(rows, location, seconds, interrupted, len(work))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What was asked for; its methods turn words into what they name, or refuse in one line."""
+
+    ops: Sequence[str]
+    model: str | None
+    texts: Sequence[str]
+    recorded: bool
+    dtype: str | None
+    device: str | None
+    effort: str
+
+    @property
+    def torch_device(self) -> Any:
+        import torch
+
+        if self.device is None:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise typer.BadParameter(
+                f"device {self.device!r}, allowed: cpu, cuda, cuda:N"
+            ) from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise typer.BadParameter("torch sees no GPU here: tune on the machine that has it")
+        return device
+
+    def problems(self, store: Any) -> list[tuple[Workload, Problem]]:
+        from tritune.workloads.catalog import WORKLOADS
+        from tritune.workloads.models import load_model
+        from tritune.workloads.problems import parse_problem, problems_of
+        from tritune.workloads.tuning import problems_met
+
+        unknown = [op for op in self.ops if op not in WORKLOADS]
+        if unknown:
+            raise typer.BadParameter(
+                f"op {', '.join(unknown)}, allowed: {', '.join(sorted(WORKLOADS))}"
+            )
+        if sum((self.recorded, bool(self.texts), self.model is not None)) > 1:
+            raise typer.BadParameter("--model, --problem and --recorded exclude each other")
+        if self.recorded:
+            return problems_met(store, self.torch_device, self.ops)
+        if self.texts:
+            if len(self.ops) != 1:
+                raise typer.BadParameter("--problem needs exactly one op")
+            return [(WORKLOADS[self.ops[0]], parse_problem(self.ops[0], t)) for t in self.texts]
+        found = problems_of(
+            load_model(self.model or DEFAULT_MODEL),
+            list(self.ops) or None,
+            effort=self.effort,
+            dtype=self.dtype,
+            device=self.torch_device,
+        )
+        return [(WORKLOADS[name], each) for name, each in found]
+
+
+def _settings(effort: str, strategy: str | None, jobs: int | None, seed: int) -> Any:
+    from tritune.tuning.effort import EFFORTS
+    from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES
+    from tritune.tuning.tuner import Settings
+
+    if effort not in EFFORTS:
+        raise typer.BadParameter(f"effort {effort!r}, allowed: {', '.join(EFFORTS)}")
+    if strategy is not None and strategy not in STRATEGIES:
+        raise typer.BadParameter(f"strategy {strategy!r}, allowed: {', '.join(STRATEGIES)}")
+    if jobs is not None and jobs < 1:
+        raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
+    return Settings(
+        EFFORTS[effort],
+        strategy=strategy or DEFAULT_STRATEGY,
+        jobs=jobs or os.cpu_count() or 1,
+        seed=seed,
+    )
+
+
+def _opened(location: str | None) -> Any:
+    from tritune.store import Store
+
+    return Store(location)
+
+
+def _tune(
+    work: Sequence[tuple[Workload, Problem]],
+    device: Any,
+    store: Any,
+    settings: Any,
+    budget: float | None,
+    display: Any,
+) -> Any:
+    """Tune one problem after the other; each gets its share of the time that is left."""
+    from dataclasses import replace
+
+    from tritune.tuning.tuner import begin_run
+    from tritune.workloads.tuning import environment, tune_problem
+
+    end = None if budget is None else time.monotonic() + budget
+    run = begin_run(store, " ".join(["tritune", *sys.argv[1:]]), environment(settings))
+    for done, (workload, problem) in enumerate(work):
+        here = settings
+        if end is not None:
+            left = max(end - time.monotonic(), 0.0)
+            here = replace(settings, budget_seconds=left / (len(work) - done))
+        display.begin(workload, problem)
+        outcome = tune_problem(workload, problem, device, store, run, here, display.update)
+        display.end(outcome)
+        yield Row(workload, problem, outcome)
+
+
+def _learn(rows: Sequence[Row], device: Any, store: Any) -> None:
+    """Let the policy learn from what is in the store now."""
+    from tritune.policy.describe import learn_and_save
+    from tritune.targets.device import detect
+
+    silicon = detect(device)
+    for kernel in {row.workload.kernel.name: row.workload.kernel for row in rows}.values():
+        learn_and_save(store, kernel, silicon)
+
+
+def as_document(device: Any, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
+    """The JSON form."""
+    from tritune.targets.device import detect
+
+    silicon = detect(device)
+    ops: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        winner, outcome = row.outcome.winner, row.outcome
+        ops.setdefault(row.workload.name, []).append(
+            {
+                "problem": row.problem.fields(),
+                "default_ms": winner and winner.default_ms,
+                "tuned_ms": winner and winner.ms,
+                "vendor_ms": outcome.vendor_ms,
+                "vendor": outcome.vendor,
+                "config": winner and winner.config.to_json(),
+                "trials": outcome.trials,
+                "new_trials": outcome.new_trials,
+                "failures": dict(outcome.failures),
+            }
+        )
+    return {
+        "device": {
+            "name": silicon.name,
+            "target": str(silicon.target),
+            "fingerprint": silicon.fingerprint,
+        },
+        "ops": ops,
+        "seconds": round(seconds, 3),
+    }

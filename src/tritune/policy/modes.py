@@ -1,0 +1,72 @@
+"""How a process chooses configs: the modes, and how one is asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tritune import env
+from tritune.errors import TrituneError
+from tritune.policy.sources import Source, StoreSource
+
+if TYPE_CHECKING:
+    from tritune.policy.policy import Tuner
+
+
+class ModeError(TrituneError):
+    """A mode that does not exist, or lacks what it needs."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A mode, and the reviewed file that it answers from, if any."""
+
+    mode: str = "default"
+    pinned: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in env.MODES:
+            raise ModeError(f"mode {self.mode!r}, allowed: {', '.join(env.MODES)}")
+        if self.mode == "pinned" and self.pinned is None:
+            raise ModeError(
+                "mode 'pinned' needs the reviewed file: give its path as pinned=..., or in "
+                f"{env.PINNED.name}; `tritune db export --winners FILE` writes one"
+            )
+        if self.mode not in ("pinned", "serve") and self.pinned is not None:
+            raise ModeError(f"mode {self.mode!r} reads no reviewed file: pinned and serve do")
+
+
+def setting_of(mode: str, pinned: str | os.PathLike[str] | None = None) -> Setting:
+    """What was asked for; the file is that of TRITUNE_PINNED where none is given."""
+    path = None if pinned is None else os.fspath(pinned)
+    if path is None and mode in ("pinned", "serve"):
+        path = env.PINNED.read()
+    return Setting(mode, path)
+
+
+def from_environment() -> Setting:
+    """What TRITUNE_MODE and TRITUNE_PINNED ask for."""
+    try:
+        return setting_of(env.MODE.read() or "default")
+    except ValueError as error:
+        raise ModeError(str(error)) from None
+
+
+def source_of(setting: Setting) -> Source:
+    """Where a mode's answers come from."""
+    if setting.pinned is None:
+        return StoreSource()
+    from tritune.policy.pinned import PinnedSource
+
+    return PinnedSource(setting.pinned)
+
+
+def default_tuner() -> Tuner:
+    """What tunes a problem at once, unless `set_tuner` has named something else."""
+    import importlib
+
+    # By name: the tuner is built on the ops, and the ops on this.
+    module: Any = importlib.import_module("tritune.workloads.tuning")
+    tuner: Tuner = module.tune_unseen
+    return tuner

@@ -1,0 +1,254 @@
+"""Which config a call uses: a dictionary look-up, and what happens when there is no entry.
+
+An entry is made by the first call of a problem. From then on no file, database, clock or lock is
+touched. Whatever changes the answers (a mode, new winners) builds another dictionary and puts it in
+the place of the old one in a single assignment, so a call sees the old or the new, never a mixture.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.policy import modes
+from tritune.policy.background import Background
+from tritune.policy.knowledge import Answer, Knowledge, is_valid
+from tritune.policy.modes import Setting
+from tritune.policy.nearest import Nearest
+from tritune.policy.recorder import Key, Recorder
+from tritune.policy.serving import CompileGuard, NotWarmedError, warming
+from tritune.policy.sources import Source, StoreSource, warn_once
+from tritune.space import Config
+from tritune.store.records import problem_text
+from tritune.targets.device import detect, target_of
+
+#: `tune(kernel, problem, device)`: tunes a problem in processes of its own, and stores the winner.
+Tuner = Callable[[Kernel, Problem, torch.device], None]
+
+# What this thread or task has forced, by kernel.
+_forced: ContextVar[Mapping[Kernel, Mapping[str, Any]] | None] = ContextVar(
+    "tritune_forced", default=None
+)
+
+
+class Policy:
+    """Answers for one process. Tests may have several; the ops use the one in `tritune.policy`."""
+
+    def __init__(self, setting: Setting | None = None, tuner: Tuner | None = None) -> None:
+        self._answers: dict[Key, Mapping[str, Any]] = {}
+        #: Whether a call has to do more than look: something is forced, or problems are counted.
+        self._detour = False
+        self._given: dict[Key, Answer] = {}
+        self._known: dict[tuple[Kernel, torch.device], Knowledge] = {}
+        self._setting = setting
+        self._entered = False
+        self._source: Source = StoreSource()
+        self._tuner = tuner
+        self._recorder: Recorder | None = None
+        self._background: Background | None = None
+        self._guard = CompileGuard()
+        self._forcing = 0
+        self._lock = threading.RLock()
+
+    def config_for(
+        self, kernel: Kernel, problem: Problem, device: torch.device
+    ) -> Mapping[str, Any]:
+        """Keyword arguments for the kernel's launch."""
+        if self._detour:
+            return self._on_detour(kernel, problem, device)
+        try:
+            return self._answers[kernel, problem, device]
+        except KeyError:
+            return self._first_call((kernel, problem, device))
+
+    def answer_for(self, kernel: Kernel, problem: Problem, device: torch.device) -> Answer:
+        """The config for a problem and where it comes from, as the next call would find it."""
+        key = (kernel, problem, device)
+        with self._lock:
+            self._first_call(key)
+            return self._given.get(key) or self._answer(key)[0]
+
+    def given(self) -> dict[Key, Answer]:
+        """Every answer that is in use."""
+        return dict(self._given)
+
+    @contextmanager
+    def forced(self, kernel: Kernel, config: Config) -> Iterator[None]:
+        """Use a config for every call of a kernel that this thread or task makes in the block."""
+        token = _forced.set({**(_forced.get() or {}), kernel: config.as_kwargs()})
+        self._count_forcing(1)
+        try:
+            yield
+        finally:
+            self._count_forcing(-1)
+            _forced.reset(token)
+
+    @property
+    def setting(self) -> Setting:
+        """The mode and its file; from the environment, until somebody says otherwise."""
+        with self._lock:
+            if self._setting is None:
+                self._setting = modes.from_environment()
+            return self._setting
+
+    @property
+    def source(self) -> Source:
+        """Where answers come from."""
+        return self._source
+
+    def enter(self, setting: Setting) -> Setting:
+        """Change the mode; what it was before."""
+        with self._lock:
+            before = self.setting
+            if self._entered and before == setting:
+                return before
+            source = modes.source_of(setting)
+            # What was answered so far is what serving may use: its code is there.
+            kept = self._entered and setting.mode == "serve" and source == self._source
+            self._leave()
+            if not kept:
+                self._known, self._given, self._answers = {}, {}, {}
+            self._begin(setting, source)
+            return before
+
+    def set_tuner(self, tuner: Tuner | None) -> None:
+        """What the mode `tune` calls for a problem it has no winner for."""
+        self._tuner = tuner
+
+    def refresh(self) -> int:
+        """Look again at what is known, and swap the answers that have changed; how many have.
+
+        Where answers must not change, in the modes serve and pinned, this does nothing.
+        """
+        with self._lock:
+            if not self._entered or self.setting.mode in ("serve", "pinned"):
+                return 0
+            before = self._given
+            self._known = {}
+            self._source.reopen()
+            given = {key: self._knowledge(key[0], key[2]).answer(key[1]) for key in before}
+            changed = [key for key in given if given[key].config != before[key].config]
+            new = {key: given[key].config.as_kwargs() for key in changed}
+            self._given, self._answers = given, {**self._answers, **new}
+            return len(changed)
+
+    def forget(self) -> None:
+        """Drop every answer and everything that was read; the next calls begin afresh."""
+        with self._lock:
+            self._known, self._given, self._answers = {}, {}, {}
+            self._source.reopen()
+
+    def _on_detour(
+        self, kernel: Kernel, problem: Problem, device: torch.device
+    ) -> Mapping[str, Any]:
+        forced = _forced.get()
+        if forced is not None and kernel in forced:
+            return forced[kernel]
+        key = (kernel, problem, device)
+        recorder = self._recorder
+        if recorder is not None and not capturing(device):
+            recorder.count(key)
+        answer = self._answers.get(key)
+        return self._first_call(key) if answer is None else answer
+
+    def _first_call(self, key: Key) -> Mapping[str, Any]:
+        with self._lock:
+            if not self._entered:
+                self._begin(self.setting, modes.source_of(self.setting))
+            known = self._answers.get(key)
+            if known is not None:
+                return known
+            answer, settled = self._answer(key)
+            kwargs = answer.config.as_kwargs()
+            if settled:
+                self._guard.watch(key[0].name, key[0].functions)
+                self._given[key] = answer
+                self._answers[key] = kwargs
+            return kwargs
+
+    def _answer(self, key: Key) -> tuple[Answer, bool]:
+        """The answer, and whether it stands."""
+        kernel, problem, device = key
+        mode = self.setting.mode
+        if mode == "serve" and not warming():
+            return self._warmed_answer(key), True
+        answer = self._knowledge(kernel, device).answer(problem)
+        if mode != "tune" or answer.source == "exact":
+            return answer, True
+        if capturing(device):
+            return answer, False
+        self._tune(key)
+        return self._knowledge(kernel, device).answer(problem), True
+
+    def _warmed_answer(self, key: Key) -> Answer:
+        """What the nearest problem uses that was answered before: its code is there already."""
+        kernel, problem, device = key
+        fields = problem.fields()
+        alike = [
+            (p.fields(), answer.config)
+            for (k, p, d), answer in self._given.items()
+            if k is kernel and d == device and answer.source != "warmed"
+        ]
+        target = target_of(device)
+        for config in Nearest(alike).ranked(fields):
+            if is_valid(kernel, target, config, fields):
+                return Answer(config, "warmed")
+        raise NotWarmedError(kernel.name, f"nothing like the problem {problem_text(fields)}")
+
+    def _tune(self, key: Key) -> None:
+        kernel, problem, device = key
+        tuner = self._tuner or modes.default_tuner()
+        try:
+            tuner(kernel, problem, device)
+        except Exception as error:
+            # The call has an answer without it: tuning must not take a program down.
+            warn_once(
+                f"{kernel.name} could not be tuned for {problem_text(problem.fields())} "
+                f"({type(error).__name__}: {error}); it runs with what is known"
+            )
+        self._known.pop((kernel, device), None)
+        self._source.reopen()
+
+    def _knowledge(self, kernel: Kernel, device: torch.device) -> Knowledge:
+        known = self._known.get((kernel, device))
+        if known is None:
+            known = self._source.knowledge(kernel, detect(device))
+            self._known[kernel, device] = known
+        return known
+
+    def _begin(self, setting: Setting, source: Source) -> None:
+        """Take up a mode, and start what it needs beside answers."""
+        self._setting, self._source, self._entered = setting, source, True
+        if setting.mode == "serve":
+            self._guard.install()
+        elif setting.mode == "background":
+            self._recorder = Recorder()
+            self._background = Background(self.refresh, self._recorder.take)
+            self._background.start()
+        self._set_detour()
+
+    def _leave(self) -> None:
+        self._guard.remove()
+        if self._background is not None:
+            self._background.stop()
+        self._recorder = self._background = None
+        self._set_detour()
+
+    def _count_forcing(self, step: int) -> None:
+        with self._lock:
+            self._forcing += step
+            self._set_detour()
+
+    def _set_detour(self) -> None:
+        self._detour = self._forcing > 0 or self._recorder is not None
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether this thread records a graph: then nothing may be measured, tuned or counted."""
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,70 @@
+"""The policy of this process: what the ops ask, and what users say how it is to answer."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, overload
+
+from tritune.policy import agreement
+from tritune.policy.modes import Setting, setting_of
+from tritune.policy.policy import Policy
+
+POLICY = Policy()
+
+config_for = POLICY.config_for
+answer_for = POLICY.answer_for
+forced = POLICY.forced
+refresh = POLICY.refresh
+forget = POLICY.forget
+set_tuner = POLICY.set_tuner
+
+
+class Entered:
+    """A mode that was entered; as a context manager it goes back to the one before."""
+
+    def __init__(self, mode: str, before: Setting) -> None:
+        self.mode = mode
+        self._before = before
+
+    def __repr__(self) -> str:
+        return f"<tritune mode {self.mode!r}>"
+
+    def __enter__(self) -> Entered:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        POLICY.enter(self._before)
+
+
+@overload
+def mode() -> str: ...
+@overload
+def mode(name: str, *, pinned: str | os.PathLike[str] | None = None) -> Entered: ...
+def mode(name: str | None = None, *, pinned: str | os.PathLike[str] | None = None) -> str | Entered:
+    """Say how this process chooses configs, for good or for a `with` block; or ask how it does.
+
+    "default": from the store; what is unknown runs with a learned or default config.
+    "serve": as default, but nothing is compiled outside of `tritune.warm()`.
+    "tune": a problem without a winner is tuned when it is first met. The call waits for it.
+    "background": problems are recorded, and tuned by a process of low priority.
+    "pinned": from a reviewed file and nothing else: `pinned`, or TRITUNE_PINNED. "serve" reads
+        such a file too, if there is one.
+
+    TRITUNE_MODE says how a process begins. A mode holds for the whole process.
+    """
+    if name is None:
+        return POLICY.setting.mode
+    return Entered(name, POLICY.enter(setting_of(name, pinned)))
+
+
+def verify_agreement(group: Any = None) -> None:
+    """Raise unless all ranks of torch.distributed choose alike: for tensor parallelism, where ranks
+    that compute differently drift apart. Every rank has to call it; alone it does nothing.
+    """
+    agreement.verify_agreement(POLICY, group)

@@ -1,0 +1,71 @@
+"""Where a learned policy is kept: a JSON file beside the store, one per kernel and device.
+
+It is derived from the store, and can be made again from it at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritune.policy.learned import LearnedPolicy
+from tritune.store.errors import FormatError
+from tritune.store.jsonfile import load as load_json
+from tritune.store.jsonfile import write
+from tritune.store.location import default_path
+
+if TYPE_CHECKING:
+    from tritune.store import Store
+
+FORMAT = "tritune-policy"
+VERSION = 1
+
+
+def path_of(store: Store, kernel: str, device: str) -> Path:
+    """Beside a store that is a file; in the user's cache folder for one that is a server's."""
+    location = store.database.location
+    if location.path is not None:
+        folder = location.path.with_name(location.path.name + ".policy")
+    else:
+        digest = hashlib.sha256(str(location).encode()).hexdigest()[:16]
+        folder = default_path().with_name("policy") / digest
+    return folder / f"{_file_name(kernel)}-{device}.json"
+
+
+def save(store: Store, policy: LearnedPolicy) -> Path:
+    """Write a policy where `load` finds it, in one step."""
+    path = path_of(store, policy.kernel, policy.device)
+    document = {"format": FORMAT, "version": VERSION, **policy.to_json()}
+    write(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def load(store: Store, kernel: str, identity: str, device: str) -> LearnedPolicy | None:
+    """The policy of a kernel on a device; None if there is none for this identity.
+
+    A file that makes no sense is a FormatError.
+    """
+    path = path_of(store, kernel, device)
+    if not path.exists():
+        return None
+    document = load_json(path)
+    try:
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            return None
+        policy = LearnedPolicy.from_json(document)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{path} is no learned policy ({type(error).__name__}: {error}): delete it; "
+            "tritune tune makes it again"
+        ) from None
+    return policy if policy.identity == identity else None
+
+
+def _file_name(kernel: str) -> str:
+    """A kernel's name, without what a file's name cannot hold."""
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in kernel)
+    if plain == kernel:
+        return kernel
+    return f"{plain}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"

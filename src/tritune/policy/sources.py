@@ -1,0 +1,125 @@
+"""Where knowledge comes from: the store. Whatever is wrong with it is a miss with a warning, since
+a call can always be answered without.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING, Protocol
+
+from tritune.errors import TrituneError
+from tritune.kernels.identity import identity
+from tritune.kernels.kernel import Kernel
+from tritune.policy.knowledge import Chooser, Knowledge
+from tritune.policy.nearest import Nearest
+from tritune.space import Config
+from tritune.store.errors import MissingStoreError
+from tritune.store.records import Task
+from tritune.targets.device import Device
+
+if TYPE_CHECKING:
+    from tritune.store import Store
+
+_warned: set[str] = set()
+
+
+class PolicyWarning(UserWarning):
+    """Something is wrong with what is known; calls are answered without it."""
+
+
+def warn_once(message: str) -> None:
+    """Warn of something that is said once per process, however often it is met."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, PolicyWarning, stacklevel=2)
+
+
+class Source(Protocol):
+    def knowledge(self, kernel: Kernel, device: Device) -> Knowledge:
+        """What is known of a kernel on a device; reads nothing before it is asked a question."""
+
+    def reopen(self) -> None:
+        """See what was added since."""
+
+    def digest(self) -> str | None:
+        """Of everything that answers follow from; None where that can change at any time."""
+
+
+class StoreSource:
+    """The store that TRITUNE_STORE names, or another; opened for reading, when first needed."""
+
+    def __init__(self, location: str | None = None) -> None:
+        self.location = location
+        self._store: Store | None = None
+        self._unusable = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreSource) and self.location == other.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    def reopen(self) -> None:
+        self._unusable = False
+
+    def digest(self) -> None:
+        return None
+
+    def knowledge(self, kernel: Kernel, device: Device) -> Knowledge:
+        version, fingerprint = identity(kernel, device.target), device.fingerprint
+
+        def exact(problem: str) -> Config | None:
+            return self._winner(Task(kernel.name, version, problem, fingerprint))
+
+        @functools.cache
+        def learned() -> Chooser | None:
+            return self._learned(kernel.name, version, fingerprint)
+
+        return Knowledge(kernel, device.target, exact, learned)
+
+    def _winner(self, task: Task) -> Config | None:
+        store = self._opened()
+        if store is None:
+            return None
+        try:
+            winner = store.winner(task)
+        except Exception as error:
+            self._give_up(error)
+            return None
+        return None if winner is None else winner.config
+
+    def _learned(self, kernel: str, version: str, fingerprint: str) -> Chooser | None:
+        from tritune.policy import saved
+
+        store = self._opened()
+        if store is None:
+            return None
+        try:
+            policy = saved.load(store, kernel, version, fingerprint)
+            if policy is not None:
+                return policy.chooser
+        except TrituneError as error:
+            warn_once(str(error))
+        try:
+            return Nearest.of(store.winners(kernel, version, fingerprint))
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _opened(self) -> Store | None:
+        if self._store is None and not self._unusable:
+            from tritune.store import Store
+
+            try:
+                self._store = Store(self.location, read_only=True)
+            except MissingStoreError:
+                self._unusable = True  # nothing was tuned yet, which is no fault
+            except Exception as error:
+                self._give_up(error)
+        return None if self._unusable else self._store
+
+    def _give_up(self, error: Exception) -> None:
+        # Whatever it is: no call may fail for want of a store.
+        self._unusable = True
+        warn_once(f"the store is left out, and kernels run with their defaults: {error}")

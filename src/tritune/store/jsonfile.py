@@ -1,0 +1,95 @@
+"""Reading JSON that somebody else wrote: every surprise becomes one line that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tritune.store.errors import FormatError, StoreError
+
+T = TypeVar("T")
+
+_NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
+
+
+def load(path: Path) -> Any:
+    """The JSON value in a file, which may be compressed with gzip; NaN and Infinity are allowed."""
+    try:
+        data = path.read_bytes()
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+        return json.loads(data)
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise FormatError(f"{path} is a damaged gzip file: {error}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path} is not JSON: it is not text") from None
+    except RecursionError:
+        raise FormatError(f"{path} is not sensible JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON: {error}") from None
+
+
+def take(fields: Any, name: str, kind: type[T], where: object) -> T:
+    """The value of a field, which must be there and of that kind."""
+    value = optional(fields, name, kind, where)
+    if value is None:
+        raise FormatError(f"{where}: {name} is missing")
+    return value
+
+
+def optional(fields: Any, name: str, kind: type[T], where: object) -> T | None:
+    """The value of a field, which may be null or absent, but not of another kind."""
+    if not isinstance(fields, Mapping):
+        raise FormatError(f"{where}: expected an object, found {brief(fields)}")
+    value = fields.get(name)
+    if value is None:
+        return None
+    # Python counts true and false among the integers; JSON does not.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise FormatError(f"{where}: {name} is {brief(value)}, expected {_NAMES[kind]}")
+    return value
+
+
+def time_ms(value: Any) -> float | None:
+    """A time as a float, or None where it is no positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and number > 0 else None
+
+
+def brief(value: Any) -> str:
+    """A value for an error message: its beginning, on one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def write(path: Path, text: str) -> None:
+    """Put the text into a file in one step, so that no reader ever sees half of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,65 @@
+"""Where a store is: a file for SQLite, a URL for PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from tritune.env import STORE
+from tritune.store.errors import StoreError
+
+
+@dataclass(frozen=True)
+class Location:
+    """Exactly one of the two is given."""
+
+    path: Path | None = None
+    url: URL | None = None
+
+    def __str__(self) -> str:
+        # A URL may hold a password, which belongs into no message.
+        return str(self.path) if self.url is None else self.url.render_as_string(hide_password=True)
+
+
+def default_path() -> Path:
+    """The file that is used where nobody says otherwise."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says to ignore relative paths.
+    folder = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+    return folder / "tritune" / "store.sqlite"
+
+
+def locate(given: str | Path | None) -> Location:
+    """What a path, a URL, or nothing at all stands for."""
+    text = str(given) if given is not None else STORE.read()
+    if text is None:
+        return Location(path=default_path())
+    if not text.strip():
+        raise StoreError("the store's location is empty: give a file's path or a URL")
+    if "://" not in text:
+        return Location(path=Path(text).expanduser())
+    return _from_url(text)
+
+
+def _from_url(text: str) -> Location:
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise StoreError(
+            "the store's URL cannot be read: write postgresql://USER@HOST/DATABASE, or a path"
+        ) from None
+    family, _, driver = url.drivername.partition("+")
+    if family == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise StoreError("a store in memory would be lost at once: give a file's path")
+        return Location(path=Path(url.database).expanduser())
+    if family in ("postgresql", "postgres"):
+        return Location(url=url.set(drivername=f"postgresql+{driver or 'psycopg'}"))
+    raise StoreError(
+        f"a store cannot be kept in {family}: give a file's path for SQLite, "
+        "or postgresql://USER@HOST/DATABASE"
+    )

@@ -1,0 +1,1 @@
+"""What architectures and devices are and have. Nothing here compiles or runs a kernel."""

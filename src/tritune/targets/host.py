@@ -1,0 +1,36 @@
+"""What the operating system tells about this machine's processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def cpu_model() -> str | None:
+    """The name the processor gives itself; some architectures give none."""
+    for key, value in cpuinfo():
+        if key in ("model name", "Model", "cpu model", "cpu"):
+            return " ".join(value.split())
+    return platform.processor() or None
+
+
+def cpuinfo() -> list[tuple[str, str]]:
+    """The lines of /proc/cpuinfo, as keys and values; none where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in lines)
+    return [(key.strip(), value.strip()) for key, _, value in pairs]
+
+
+def memory_bytes() -> int:
+    """The machine's memory in whole gibibytes: what the system keeps for itself of the last one
+    differs from boot to boot. 0 where the system does not tell.
+    """
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    return max(1, round(total / 2**30)) * 2**30

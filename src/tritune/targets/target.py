@@ -1,0 +1,32 @@
+"""A target is an architecture to compile for, written `cuda:90`, `hip:gfx942`, `cpu:x86-64-v4`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tritune.errors import TrituneError
+from tritune.space import FAMILIES
+
+
+class TargetError(TrituneError):
+    """Text that names no target."""
+
+
+@dataclass(frozen=True)
+class Target:
+    family: str
+    #: A compute capability (90) for cuda; a name for the others.
+    arch: int | str
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        family, _, arch = text.partition(":")
+        if family not in FAMILIES or not arch or (family == "cuda" and not arch.isdigit()):
+            raise TargetError(
+                f"{text!r} is no target: write a family and an architecture, "
+                "such as cuda:90, hip:gfx942 or cpu:x86-64-v4"
+            )
+        return Target(family, int(arch) if family == "cuda" else arch)
+
+    def __str__(self) -> str:
+        return f"{self.family}:{self.arch}"

@@ -1,0 +1,91 @@
+"""What the pipeline asks of whatever is tuned.
+
+A *case* is one problem with its inputs, in one process. Cases live in worker processes; what
+crosses the border is a `CaseSpec`, plain data from which any process makes the same case.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from tritune.errors import TrituneError
+from tritune.space import Config
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a correct config gives: for each output, with more bits, and by plain torch."""
+
+    reference: Sequence[torch.Tensor]
+    plain: Sequence[torch.Tensor]
+    #: How many times plain torch's error is allowed.
+    slack: float = 2.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that `run` would make: a compiled kernel and what else the host decides.
+
+    Two configs count as one build where their launches are equal in all of this, so whatever the
+    host works out from the config belongs here.
+    """
+
+    #: Triton's compiled kernel: has `asm`, `metadata` and `kernel`, the binary.
+    compiled: Any
+    grid: tuple[int, ...]
+    #: Arguments that are numbers or names, where they depend on the config: a chunk size, say.
+    scalars: tuple[int | float | bool | str, ...] = ()
+
+
+@runtime_checkable
+class ReadsOnly(Protocol):
+    """A case that can tell which of its inputs no config may change; checked where it can."""
+
+    def read_only(self) -> Sequence[torch.Tensor]:
+        """The inputs that `run` must leave as they are."""
+
+
+class Case(Protocol):
+    """One problem with inputs; `run` may be called any number of times, with any config."""
+
+    device: torch.device
+
+    def compile(self, config: Config) -> Sequence[Launch]:
+        """Compile what `run` would launch, launch nothing. Processes that only compile call
+        nothing else, so inputs are best made when first needed.
+        """
+
+    def run(self, config: Config) -> Sequence[torch.Tensor]:
+        """Launch with the config; the outputs. Inputs may be overwritten: see `restore`."""
+
+    def restore(self) -> None:
+        """Put back what `run` has overwritten of its inputs; nothing if it overwrites none."""
+
+    def expected(self) -> Expected | None:
+        """What the outputs should be; None where nobody knows, and the default config decides."""
+
+    def vendors(self) -> Mapping[str, Callable[[], Any]]:
+        """What the vendor's library offers for the same inputs, by name."""
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """How to make a case: a function that can be imported, and arguments that JSON can hold."""
+
+    #: "package.module:function"
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self) -> Case:
+        module_name, _, name = self.factory.partition(":")
+        try:
+            function = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError) as error:
+            raise TrituneError(f"no case can be made by {self.factory}: {error}") from error
+        case: Case = function(**self.arguments)
+        return case

@@ -1,0 +1,41 @@
+"""How much a tuning run spends on one problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tritune.errors import TrituneError
+
+
+@dataclass(frozen=True)
+class Effort:
+    name: str
+    #: Configs tried at most: a number, and a share of the space where that is smaller.
+    trials: int
+    share: float
+    #: Configs that are built, verified and raced together.
+    batch: int
+    #: Interleaved rounds of a race, and of the shoot-out at the end.
+    rounds: int
+    final_rounds: int
+    finalists: int
+    #: The search ends when so many trials in a row have improved nothing.
+    patience: int
+
+    def trials_in(self, size: int) -> int:
+        """How many of a space's configs are tried."""
+        return min(size, max(16, min(self.trials, int(size * self.share))))
+
+
+EFFORTS = {
+    "quick": Effort("quick", 60, 0.10, 8, 3, 9, 4, 30),
+    "normal": Effort("normal", 200, 0.50, 12, 5, 15, 6, 80),
+    "full": Effort("full", 10**9, 1.0, 16, 7, 25, 8, 10**9),
+}
+
+
+def effort_named(name: str) -> Effort:
+    try:
+        return EFFORTS[name]
+    except KeyError:
+        raise TrituneError(f"effort {name!r}, allowed: {', '.join(EFFORTS)}") from None

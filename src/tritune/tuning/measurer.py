@@ -1,0 +1,132 @@
+"""The service inside the measuring worker: verifies and times configs of one case."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tritune.space import Config
+from tritune.tuning.case import CaseSpec, Expected
+from tritune.tuning.failures import Failure, failure_of
+from tritune.tuning.guard import NAN_BYTE
+from tritune.tuning.timing import Flush, Stopwatch, stopwatch
+from tritune.tuning.verify import guarded_run, verify
+from tritune.tuning.worker import without_memory_limit
+
+
+class Measurer:
+    """Opens the case once; what to expect of it is kept in a file that outlives this process."""
+
+    def __init__(
+        self,
+        factory: str,
+        arguments: Mapping[str, Any],
+        expected_path: str,
+        report: Callable[[Any], None],
+    ) -> None:
+        self._case = CaseSpec(factory, arguments).open()
+        if self._case.device.type == "cuda":
+            torch.cuda.set_device(self._case.device)
+        self._expected_path = Path(expected_path)
+        self._report = report
+        self._flush = Flush(self._case.device)
+        self._expecting = False
+        self._expected: Expected | None = None
+        self._sample: Sequence[torch.Tensor] = ()
+        self._stopwatches: dict[str, Stopwatch] = {}
+
+    def vendors(self) -> list[str]:
+        """The names of what the vendor offers."""
+        return list(self._case.vendors())
+
+    def expect(self, default: Mapping[str, Any] | None) -> None:
+        """Make ready to verify: work out what is right, or read what was worked out before."""
+        with without_memory_limit():
+            if not self._expected_path.exists():
+                _write(self._expected_path, self._work_out(default))
+            known = torch.load(self._expected_path, weights_only=True)
+        self._sample = known.pop("sample")
+        self._expected = Expected(**known) if known["reference"] else None
+        self._expecting = True
+
+    def _work_out(self, default: Mapping[str, Any] | None) -> dict[str, Any]:
+        expected = self._case.expected()
+        if expected is None:
+            sample = self._default_outputs(default)
+            return {"reference": [], "plain": [], "slack": 0.0, "sample": sample}
+        return {
+            "reference": list(expected.reference),
+            "plain": list(expected.plain),
+            "slack": expected.slack,
+            "sample": [],
+        }
+
+    def _default_outputs(self, default: Mapping[str, Any] | None) -> list[torch.Tensor]:
+        if default is None:
+            return []
+        try:
+            outputs = guarded_run(self._case, Config.of(**default), NAN_BYTE)
+        except Exception:  # its own verification will tell
+            return []
+        return [] if isinstance(outputs, Failure) else outputs
+
+    def verify(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Why a config must not be used; None if it may."""
+        if not self._expecting:  # a new process
+            self.expect(None)
+        self._stopwatches.clear()
+        point = Config.of(**config)
+        try:
+            failure = verify(self._case, point, self._expected, self._sample)
+        except Exception as error:
+            failure = failure_of(error)
+        return None if failure is None else vars(failure)
+
+    def round(self, entries: Sequence[Mapping[str, Any]], samples: int) -> None:
+        """Time entries in turn; the report says for each when it begins and what it took.
+
+        An entry has a "config" or a "vendor", and a "ceiling_ms" above which one sample is enough.
+        """
+        for number, entry in enumerate(entries):
+            self._report({"entry": number})
+            try:
+                times = self._samples(entry, samples)
+            except Exception as error:
+                failure = failure_of(error)
+                self._report({"entry": number, "failure": vars(failure)})
+                if failure.tainted:
+                    return
+            else:
+                self._report({"entry": number, "times_ms": times})
+
+    def _samples(self, entry: Mapping[str, Any], samples: int) -> list[float]:
+        watch = self._stopwatch(entry)
+        ceiling = entry.get("ceiling_ms")
+        times = [watch.sample_ms()]
+        while len(times) < samples and (ceiling is None or times[-1] <= ceiling):
+            times.append(watch.sample_ms())
+        return times
+
+    def _stopwatch(self, entry: Mapping[str, Any]) -> Stopwatch:
+        name = json.dumps([entry.get("config"), entry.get("vendor")])
+        if name not in self._stopwatches:
+            case = self._case
+            if "vendor" in entry:
+                call = case.vendors()[entry["vendor"]]
+            else:
+                call = partial(case.run, Config.of(**entry["config"]))
+            self._stopwatches[name] = stopwatch(case.device, call, case.restore, self._flush)
+        return self._stopwatches[name]
+
+
+def _write(path: Path, known: dict[str, Any]) -> None:
+    """Whole or not at all: the process may be killed meanwhile."""
+    part = path.with_suffix(".part")
+    torch.save(known, part)
+    os.replace(part, path)

@@ -1,0 +1,126 @@
+"""Replaying a search on a recorded space: how near to the optimum each trial would have come.
+
+Nothing is compiled or measured, so that strategies can be compared in seconds, on devices that are
+not here. A config that failed when it was recorded costs a trial, as it does in a real run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from threadpoolctl import threadpool_limits
+
+from tritune.space import Listed
+from tritune.store.formats.recorded import Recorded
+from tritune.tuning.search import STRATEGIES, Prior
+
+#: After how many trials strategies are compared.
+BUDGETS = (25, 50, 100, 200)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recorded space to replay, and the recorded spaces that a search may begin from."""
+
+    space: Recorded
+    warm: tuple[Recorded, ...] = ()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The fraction of the optimum that was reached after each trial; 0 while nothing worked."""
+
+    strategy: str
+    place: int
+    seed: int
+    fractions: tuple[float, ...]
+
+
+def priors_for(space: Recorded, others: Sequence[Recorded]) -> tuple[Recorded, ...]:
+    """Those that were recorded with the same parameters. A space is never its own prior."""
+    return tuple(
+        other
+        for other in others
+        if other.parameters.keys() == space.parameters.keys()
+        and (other.kernel, other.device, other.name) != (space.kernel, space.device, space.name)
+        and other.results != space.results
+    )
+
+
+def replay(job: Job, strategy: str, seed: int, trials: int = BUDGETS[-1]) -> tuple[float, ...]:
+    """The fraction of the optimum after 1, 2, ... trials, one config asked for at a time."""
+    results, optimum = job.space.results, job.space.best_ms
+    points, priors = Listed(results), [Prior(other.results) for other in job.warm]
+    searcher = STRATEGIES[strategy](points, random.Random(seed), priors)
+    best = 0.0
+    fractions = []
+    for _ in range(min(trials, points.size())):
+        [config] = searcher.ask(1)
+        ms = results[config]
+        searcher.tell(config, ms)
+        if ms is not None and optimum is not None:
+            best = max(best, optimum / ms)
+        fractions.append(best)
+    return (*fractions, *[best] * (trials - len(fractions)))
+
+
+def replay_all(
+    jobs: Sequence[Job],
+    strategies: Sequence[str],
+    seeds: int,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Curve]:
+    """Every strategy on every space with every seed, on all cores; `watch` hears done and total."""
+    wanted = [
+        (name, place, seed)
+        for name in strategies
+        for place in range(len(jobs))
+        for seed in range(seeds)
+    ]
+    curves = []
+    for curve in _run(jobs, wanted):
+        curves.append(curve)
+        watch(len(curves), len(wanted))
+    return curves
+
+
+def mean_fractions(curves: Sequence[Curve]) -> list[float]:
+    """The mean over curves after each trial."""
+    return [statistics.fmean(column) for column in zip(*(curve.fractions for curve in curves))]
+
+
+_Wanted = tuple[str, int, int]
+_jobs: Sequence[Job] = ()
+
+
+def _run(jobs: Sequence[Job], wanted: Sequence[_Wanted]) -> Iterator[Curve]:
+    workers = min(len(wanted), len(os.sched_getaffinity(0)))
+    if workers < 2:
+        _begin(jobs)
+        yield from map(_curve, wanted)
+        return
+    # A fresh interpreter, because a fork of a process with threads may hang.
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(jobs,))
+    try:
+        yield from pool.map(_curve, wanted)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(jobs: Sequence[Job]) -> None:
+    global _jobs
+    _jobs = jobs
+
+
+def _curve(wanted: _Wanted) -> Curve:
+    strategy, place, seed = wanted
+    # The matrices are small, and every core has a replay of its own.
+    with threadpool_limits(1):
+        return Curve(strategy, place, seed, replay(_jobs[place], strategy, seed))

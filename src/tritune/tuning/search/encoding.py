@@ -1,0 +1,80 @@
+"""Configs as vectors in which near means alike, for a model to learn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tritune.space import Config, Value
+
+Array = npt.NDArray[np.float64]
+
+#: One column of the vectors: what each value of a parameter becomes, between 0 and 1.
+_Column = Mapping[tuple[type, Value] | None, float]
+
+
+class Encoding:
+    """Turns configs into rows of numbers between 0 and 1.
+
+    A number has two faces. Its size, on a logarithmic scale: doubling a tile matters alike
+    everywhere. And how often it can be halved: hardware works in powers of two, and 96 is in many
+    ways nearer to 32 than to 100. Text becomes one column per value, for it has no order.
+    """
+
+    def __init__(self, parameters: Mapping[str, Sequence[Value]]) -> None:
+        self._columns: list[tuple[str, _Column]] = [
+            (name, column) for name, values in parameters.items() for column in _columns(values)
+        ]
+
+    @property
+    def width(self) -> int:
+        return len(self._columns)
+
+    def __call__(self, configs: Sequence[Config]) -> Array:
+        rows = [config.as_kwargs() for config in configs]
+        out = np.zeros((len(rows), self.width))
+        for place, (name, column) in enumerate(self._columns):
+            out[:, place] = [
+                column.get((type(row[name]), row[name]) if name in row else None, 0.0)
+                for row in rows
+            ]
+        return out
+
+
+def _columns(values: Sequence[Value]) -> list[_Column]:
+    keys = [(type(value), value) for value in values]
+    if len(values) < 2:
+        return []
+    if any(isinstance(value, str) for value in values):
+        return [{key: float(key == one) for key in keys} for one in keys]
+    numbers = [float(value) for value in values]
+    faces: list[Callable[[float], float]] = [_size(numbers)]
+    if all(number.is_integer() for number in numbers):
+        halvings = {_halvings(number) for number in numbers}
+        # Among powers of two the halvings say nothing that the size does not.
+        if 1 < len(halvings) < len(numbers):
+            faces.append(_halvings)
+    found: list[_Column] = []
+    for face in faces:
+        low, high = min(map(face, numbers)), max(map(face, numbers))
+        found.append(
+            {key: (face(number) - low) / (high - low) for key, number in zip(keys, numbers)}
+        )
+    return found
+
+
+def _size(numbers: Sequence[float]) -> Callable[[float], float]:
+    """A logarithmic scale where all numbers are positive; from one upwards if zero is among them."""
+    if min(numbers) > 0:
+        return math.log2
+    if min(numbers) == 0:
+        return math.log1p
+    return float
+
+
+def _halvings(number: float) -> float:
+    whole = abs(int(number))
+    return float((whole & -whole).bit_length()) if whole else 0.0

@@ -1,0 +1,212 @@
+"""Answering for a call that a program makes: what the store knows, what a near problem uses, and
+tuning, in processes that cannot harm the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tritune.errors import TrituneError
+from tritune.kernels.identity import identity
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.policy.sources import Source, StoreSource, warn_once
+from tritune.space import Config, Points, Space
+from tritune.store import Store
+from tritune.store.records import Task, Trial, problem_text
+from tritune.store.winner import Winner, decide
+from tritune.targets.device import detect
+from tritune.tuning.call_case import open_case
+from tritune.tuning.call_folder import CallToTune, WrittenCase, write_case
+from tritune.tuning.effort import EFFORTS
+from tritune.tuning.portable import PortableError
+from tritune.tuning.search import DEFAULT_STRATEGY
+from tritune.tuning.search.exhaustive import Exhaustive
+from tritune.tuning.tuner import Job, Settings, begin_run, tune_case
+
+#: Lists up to this long are tried from end to end, as Triton does; of a space or a longer list, as
+#: many configs as the effort says.
+EXHAUSTIVE = 256
+_WORKER_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which config to use for a problem on a device."""
+
+    kernel: Kernel
+    fields: Mapping[str, Any]
+    device: torch.device
+    points: Points
+    default: Config
+
+    @functools.cached_property
+    def task(self) -> Task:
+        chip = detect(self.device)
+        version = identity(self.kernel, chip.target)
+        return Task(self.kernel.name, version, problem_text(self.fields), chip.fingerprint)
+
+    @property
+    def exhaustive(self) -> bool:
+        return self.points.size() <= EXHAUSTIVE
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A winner, and all that was tried among the configs that are on offer now."""
+
+    winner: Winner
+    trials: Sequence[Trial]
+
+
+def kernel_of(name: str, function: Any, space: Space | None) -> Kernel:
+    """A function of the user's as the rest of tritune sees kernels."""
+
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise TrituneError(f"{name} is called by its own program only")
+
+    return Kernel(name, (function,), space or Space(()), unknown, unknown, Problem)
+
+
+def known(question: Question, store: Store) -> Tuned | None:
+    """What the store answers, if tuning has come to its end: for a list, every config was tried."""
+    trials = [t for t in store.trials(question.task) if t.config in question.points]
+    if not any(each.stage == "final" for trial in trials for each in trial.samples):
+        return None
+    if question.exhaustive and len(trials) < question.points.size():
+        return None
+    winner = decide(trials)
+    return None if winner is None else Tuned(winner, trials)
+
+
+def answer_without_tuning(question: Question, source: Source | None = None) -> Config:
+    """The winner, else what the nearest known problem uses, else the default."""
+    knowledge = (source or StoreSource()).knowledge(question.kernel, detect(question.device))
+    exact = knowledge.exact(problem_text(question.fields))
+    if exact is not None and exact in question.points:
+        return exact
+    chooser = knowledge.learned()
+    near = chooser.ranked(question.fields) if chooser is not None else ()
+    return next((config for config in near if config in question.points), question.default)
+
+
+def tune_call(question: Question, wanted: CallToTune, store: Store) -> Tuned | None:
+    """Tune a call in worker processes; None where no config works.
+
+    PortableError where the call cannot be sent to another process.
+    """
+    with written_call(wanted) as written:
+        return tune_written(question, written, store)
+
+
+@contextmanager
+def written_call(wanted: CallToTune) -> Iterator[WrittenCase]:
+    """The call in a folder that is there for as long as the block."""
+    with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
+        written = write_case(folder, wanted)
+        _check_copy(folder)
+        yield written
+
+
+def tune_written(question: Question, written: WrittenCase, store: Store) -> Tuned | None:
+    """Tune a call that is in a folder; None where no config works."""
+    store.add_device(detect(question.device))
+    settings = _settings(question, written)
+    run = begin_run(store, "autotune", _environment(settings))
+    job = Job(
+        question.task,
+        written.spec,
+        question.points,
+        question.default,
+        str(detect(question.device).target),
+    )
+    tune_case(job, store, run, settings)
+    trials = [t for t in store.trials(question.task) if t.config in question.points]
+    winner = decide(trials)
+    if winner is None:
+        reasons = sorted({f"{t.failure}: {t.message}".partition("\n")[0] for t in trials})
+        warn_once(
+            f"no config of {question.kernel.name} works for {question.task.problem}, so the "
+            f"first is used ({'; '.join(reasons[:3])})"
+        )
+        return None
+    return Tuned(winner, trials)
+
+
+def timings_ms(tuned: Tuned) -> dict[Config, list[float]]:
+    """For each config what Triton calls timings: the median, and what 20 and 80 % stay below."""
+    own = {trial.config.key: trial for trial in tuned.trials}
+    found = {}
+    for trial in tuned.trials:
+        measured = own.get(trial.duplicate_of or "", trial)
+        times = sorted(ms for each in measured.samples for ms in each.times_ms)
+        last = len(times) - 1
+        found[trial.config] = (
+            [times[round(last * share)] for share in (0.5, 0.2, 0.8)] if times else [math.inf] * 3
+        )
+    return found
+
+
+def _settings(question: Question, written: WrittenCase) -> Settings:
+    effort, strategy = EFFORTS["quick"], DEFAULT_STRATEGY
+    if question.exhaustive:
+        size = question.points.size()
+        effort = dataclasses.replace(effort, name="list", trials=size, share=1.0, patience=size)
+        strategy = Exhaustive.name
+    return Settings(
+        effort,
+        strategy,
+        jobs=max(1, min(8, os.cpu_count() or 1)),
+        memory_bytes=_WORKER_BYTES + 3 * written.nbytes,
+        vendors=False,
+    )
+
+
+def _environment(settings: Settings) -> Mapping[str, Any]:
+    from tritune.workloads.tuning import environment
+
+    return environment(settings)
+
+
+def _check_copy(folder: str) -> None:
+    """See that the kernel can be made again from the folder, before processes are started."""
+    from triton.runtime import jit
+
+    # Making it again registers it under its name, which is the original's.
+    registered = dict(jit._triton_jit_function_registry)
+    try:
+        open_case(folder)
+    except TrituneError:
+        raise
+    except Exception as error:
+        raise PortableError(f"{type(error).__name__}: {error}") from error
+    finally:
+        jit._triton_jit_function_registry.clear()
+        jit._triton_jit_function_registry.update(registered)
+
+
+@functools.cache
+def process_store() -> Store:
+    """The store that winners of this process are kept in; one for this process alone, with a
+    warning, where the usual one cannot be used.
+    """
+    try:
+        return Store()
+    except TrituneError as error:
+        warn_once(f"winners are kept for this process only: {error}")
+        folder = tempfile.TemporaryDirectory(prefix="tritune-store-")
+        _kept.append(folder)
+        return Store(os.path.join(folder.name, "store.sqlite"))
+
+
+#: Folders that live as long as this process.
+_kept: list[tempfile.TemporaryDirectory[str]] = []

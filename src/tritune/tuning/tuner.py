@@ -1,0 +1,384 @@
+"""The tuner: from a case and its space to a winner, one batch of configs after the other.
+
+A batch goes through the pipeline: the strategy proposes, worker processes compile, duplicates of a
+known binary are put aside, each new binary is verified, and what is left races against the best so
+far. Every outcome is committed to the store before the next batch is judged, so a run that is
+killed loses at most what it was doing, and resuming begins with what the store knows. At the end
+the best configs meet the default once more, in more rounds; the store's rule decides from those.
+
+While a batch is verified and measured, the next one is compiled. Where the device is the CPU that
+compiles, the compilers are stopped while the clock runs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tritune.space import Config, Points
+from tritune.store import Store
+from tritune.store.records import Build, Run, Samples, Task, Trial
+from tritune.store.winner import Winner
+from tritune.tuning.build import BuildPool, BuildResult
+from tritune.tuning.case import CaseSpec
+from tritune.tuning.effort import Effort
+from tritune.tuning.measure import VENDOR, Bench
+from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
+from tritune.tuning.statistics import median
+
+#: A search that is this near to what the hardware can do has nothing left to find.
+NEAR_THE_LIMIT = 0.95
+#: Less than this is no improvement that is worth going on for.
+IMPROVEMENT = 0.99
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after every batch."""
+
+    trials: int
+    most_trials: int
+    failures: Mapping[str, int]
+    best_ms: float | None
+    default_ms: float | None
+    config: Config | None
+    stage: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    task: Task
+    winner: Winner | None
+    trials: int
+    #: Trials that this run added; the rest was known.
+    new_trials: int
+    failures: Mapping[str, int]
+    vendor: str | None
+    vendor_ms: float | None
+    seconds: float
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing had to be measured."""
+        return self.new_trials == 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything about one question that the pipeline has to know."""
+
+    task: Task
+    spec: CaseSpec
+    points: Points
+    default: Config
+    target: str
+    prior: Sequence[Prior] = ()
+    #: What the hardware would need at least, if that is known.
+    limit_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    effort: Effort
+    strategy: str = DEFAULT_STRATEGY
+    budget_seconds: float = math.inf
+    jobs: int = 2
+    seed: int = 0
+    build_timeout_seconds: float = 120.0
+    run_timeout_seconds: float = 60.0
+    memory_bytes: int = 4 << 30
+    #: Whether the vendor's library is timed beside the finalists.
+    vendors: bool = True
+
+
+def begin_run(store: Store, command: str, environment: Mapping[str, Any]) -> str:
+    """Note in the store that a run begins; its id."""
+    run = Run(uuid.uuid4().hex, command, environment, _now())
+    store.begin_run(run)
+    return run.id
+
+
+def tune_case(
+    job: Job,
+    store: Store,
+    run: str,
+    settings: Settings,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Answer one task; what the store knows of it already is not measured again."""
+    started = time.monotonic()
+    tuning = _Tuning(job, store, run, settings, started + settings.budget_seconds, watch)
+    with tuning:
+        if not tuning.answered():
+            tuning.search()
+            tuning.shoot_out()
+    return _outcome(job, store, tuning.new_trials, started)
+
+
+class _Tuning:
+    """One run over one task: the state of search, workers and results."""
+
+    def __init__(
+        self,
+        job: Job,
+        store: Store,
+        run: str,
+        settings: Settings,
+        deadline: float,
+        watch: Callable[[Progress], None],
+    ) -> None:
+        self.job, self.store, self.run, self.settings = job, store, run, settings
+        self.deadline, self.watch = deadline, watch
+        self.effort = settings.effort
+        strategy = STRATEGIES[settings.strategy]
+        self.strategy = strategy(job.points, random.Random(settings.seed), job.prior)
+        self.most_trials = self.effort.trials_in(job.points.size())
+        #: What each config takes, in units in which the machine's moods cancel out; None: failed.
+        self.results: dict[Config, float | None] = {}
+        self.binaries: dict[str, Config] = {}
+        self.failures: Counter[str] = Counter()
+        self.new_trials = 0
+        self.rounds = 0
+        self.since_improvement = 0
+        self.best: Config | None = None
+        self.known = _originals_first(store.trials(job.task))
+        for trial in self.known:
+            self._learn(trial)
+        memory = settings.memory_bytes
+        self.pool = BuildPool(job.spec, settings.jobs, settings.build_timeout_seconds, memory)
+        self.bench = Bench(job.spec, settings.run_timeout_seconds, memory, job.default)
+
+    def __enter__(self) -> _Tuning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
+        self.bench.close()
+
+    def answered(self) -> bool:
+        """Whether the store knows the end of this search: a shoot-out, and nothing left to try."""
+        finals = any(s.stage == "final" for trial in self.known for s in trial.samples)
+        searched = len(self.known) >= self.most_trials or self._hopeless()
+        return bool(self.known) and searched and (finals or self.best is None)
+
+    def search(self) -> None:
+        """Batch after batch until the budget, the space or the hope is used up."""
+        batch = [] if self._hopeless() else self._next_batch()
+        self.pool.submit(batch)
+        while batch:
+            built = [self.pool.result() for _ in batch]
+            # The next batch is chosen before this one is measured, so that it compiles meanwhile.
+            following = self._next_batch(pending=len(batch))
+            self.pool.submit(following)
+            self._judge(sorted(built, key=lambda result: batch.index(result.config)))
+            self._report("search")
+            if self._enough():
+                self.pool.cancel()
+                break
+            batch = following
+
+    def shoot_out(self) -> None:
+        """Race the best configs against the default, and the vendor beside them."""
+        ranked = sorted((ms, c.key, c) for c, ms in self.results.items() if ms is not None)
+        finalists = [config for _, _, config in ranked[: self.effort.finalists]]
+        default = self.job.default
+        if self.results.get(default) is not None and default not in finalists:
+            finalists.append(default)
+        if not finalists:
+            return
+        self._report("final")
+        self.pool.close()
+        entries: list[Config | str] = [*finalists]
+        if self.settings.vendors:
+            entries += [VENDOR + name for name in self.bench.vendors()]
+        times = self.bench.time(entries, self.effort.final_rounds, keep=entries)
+        found: dict[Config, list[Samples]] = {}
+        for entry, rounds in times.items():
+            owner, stage = (default, entry) if isinstance(entry, str) else (entry, "final")
+            if owner in self.results:
+                samples = (
+                    Samples(self.run, stage, number, tuple(ms)) for number, ms in enumerate(rounds)
+                )
+                found.setdefault(owner, []).extend(samples)
+        self.store.add_race(self.job.task, found)
+
+    def _next_batch(self, pending: int = 0) -> list[Config]:
+        left = self.most_trials - len(self.results) - pending
+        count = min(self.effort.batch, left)
+        if count <= 0 or time.monotonic() > self.deadline:
+            return []
+        # The default comes first, whatever the strategy would begin with.
+        default = self.job.default
+        first = [] if self.results or pending else [default]
+        asked = self.strategy.ask(count - len(first))
+        return first + [config for config in asked if config != default]
+
+    def _judge(self, built: Sequence[BuildResult]) -> None:
+        """Take a compiled batch through verification and a race; commit each outcome."""
+        racing: dict[Config, BuildResult] = {}
+        for result in built:
+            self._keep_build(result)
+            twin = self.binaries.get(result.binary) if not result.failure else None
+            if result.failure:
+                self._commit(self._trial(result, failure=result.failure, message=result.message))
+            elif twin is not None and twin in racing:
+                continue  # its twin is in this very race: it is put aside once that has a time
+            elif twin is not None:
+                self._commit(self._trial(result, duplicate_of=twin.key))
+            else:
+                self.binaries[result.binary] = result.config
+                verdict = self.bench.verify(result.config)
+                if verdict.failure:
+                    self._commit(
+                        self._trial(result, failure=verdict.failure, message=verdict.message)
+                    )
+                else:
+                    racing[result.config] = result
+        if racing:
+            self._race(racing)
+        for result in built:
+            twin = self.binaries.get(result.binary)
+            if not result.failure and twin in racing and result.config not in racing:
+                assert twin is not None
+                self._commit(self._trial(result, duplicate_of=twin.key))
+
+    def _race(self, racing: Mapping[Config, BuildResult]) -> None:
+        incumbent = self.best
+        entries = [*racing] + ([incumbent] if incumbent is not None else [])
+        self.pool.pause()
+        try:
+            times = self.bench.time(
+                entries, self.effort.rounds, keep=[incumbent] if incumbent else []
+            )
+        finally:
+            self.pool.resume()
+        pace = 1.0
+        if incumbent is not None and times.get(incumbent):
+            before = self.results[incumbent]
+            assert before is not None
+            pace = before / median(times[incumbent])
+            self.store.add_samples(self.job.task, incumbent, *self._samples(times[incumbent]))
+        for config, result in racing.items():
+            rounds = times.get(config)
+            if rounds:
+                trial = self._trial(result, samples=self._samples(rounds))
+                self._commit(trial, median(rounds) * pace)
+            else:
+                verdict = self.bench.failure(config)
+                self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
+        self.rounds += self.effort.rounds
+
+    def _samples(self, rounds: Sequence[Sequence[float]]) -> tuple[Samples, ...]:
+        return tuple(
+            Samples(self.run, "search", self.rounds + number, tuple(ms))
+            for number, ms in enumerate(rounds)
+        )
+
+    def _trial(self, result: BuildResult, **outcome: Any) -> Trial:
+        return Trial(
+            self.job.task,
+            result.config,
+            self.run,
+            _now(),
+            default=result.config == self.job.default,
+            binary=result.binary,
+            **outcome,
+        )
+
+    def _keep_build(self, result: BuildResult) -> None:
+        task = self.job.task
+        self.store.add_build(
+            Build(
+                task.kernel,
+                task.identity,
+                self.job.target,
+                result.signature,
+                result.config,
+                result.binary,
+                result.facts,
+                result.seconds,
+                result.failure,
+                result.message,
+            )
+        )
+
+    def _commit(self, trial: Trial, ms: float | None = None) -> None:
+        self.store.add_trial(trial)
+        self.new_trials += 1
+        self._learn(trial, ms)
+
+    def _learn(self, trial: Trial, ms: float | None = None) -> None:
+        """Remember an outcome, and tell the strategy."""
+        if trial.failure:
+            self.failures[trial.failure] += 1
+        elif trial.duplicate_of is not None:
+            twins = (c for c in self.results if c.key == trial.duplicate_of)
+            ms = next((self.results[c] for c in twins), None)
+        elif ms is None:
+            ms = median([s.times_ms for s in trial.samples if s.stage in ("search", "final")])
+        if trial.binary and not trial.failure:
+            self.binaries.setdefault(trial.binary, trial.config)
+        self.results[trial.config] = ms
+        self.strategy.tell(trial.config, ms)
+        best = None if self.best is None else self.results[self.best]
+        if ms is not None and (best is None or ms < best):
+            improved = best is None or ms < IMPROVEMENT * best
+            self.since_improvement = 0 if improved else self.since_improvement + 1
+            self.best = trial.config
+        else:
+            self.since_improvement += 1
+
+    def _enough(self) -> bool:
+        return time.monotonic() > self.deadline or self._hopeless()
+
+    def _hopeless(self) -> bool:
+        """Whether more trials would hardly find anything better."""
+        best = None if self.best is None else self.results[self.best]
+        limit = self.job.limit_ms
+        at_the_limit = best is not None and limit is not None and limit >= NEAR_THE_LIMIT * best
+        return at_the_limit or self.since_improvement >= self.effort.patience
+
+    def _report(self, stage: str) -> None:
+        best = None if self.best is None else self.results[self.best]
+        default = self.results.get(self.job.default)
+        self.watch(
+            Progress(
+                len(self.results), self.most_trials, dict(self.failures), best, default, self.best,
+                stage,
+            )
+        )  # fmt: skip
+
+
+def _originals_first(trials: Sequence[Trial]) -> list[Trial]:
+    return sorted(trials, key=lambda trial: (trial.duplicate_of is not None, trial.when))
+
+
+def _outcome(job: Job, store: Store, new: int, started: float) -> Outcome:
+    trials = store.trials(job.task)
+    vendors: dict[str, list[Sequence[float]]] = {}
+    for trial in trials:
+        for samples in trial.samples:
+            if samples.stage.startswith(VENDOR):
+                vendors.setdefault(samples.stage.removeprefix(VENDOR), []).append(samples.times_ms)
+    fastest = min(((median(times), name) for name, times in vendors.items()), default=None)
+    return Outcome(
+        job.task,
+        store.winner(job.task),
+        len(trials),
+        new,
+        dict(Counter(trial.failure for trial in trials if trial.failure)),
+        fastest and fastest[1],
+        fastest and fastest[0],
+        time.monotonic() - started,
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")

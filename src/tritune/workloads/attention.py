@@ -1,0 +1,175 @@
+"""Attention over batches of equal length as a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import triton
+
+from tritune.kernels.attention_prefill import KERNEL, AttentionProblem, attention_reference
+from tritune.kernels.kernel import Problem
+from tritune.ops.attention import LARGEST_HEAD, attention
+from tritune.workloads.part import Part, taken, thinned
+from tritune.workloads.sdpa import sdpa_for
+from tritune.workloads.tensors import Maker, element_bytes
+from tritune.workloads.visible import (
+    CACHED,
+    ROW_STEP,
+    SCORES,
+    attend,
+    attention_flags,
+    keys_read,
+    visible_pairs,
+)
+from tritune.workloads.workload import (
+    Choices,
+    Inputs,
+    Outputs,
+    Values,
+    Vendors,
+    Work,
+    Workload,
+    replaced,
+)
+
+#: Scores that torch keeps in memory without a fused kernel: more are not worth measuring.
+EAGER_SCORES = 2**28
+
+
+class Attention(Workload):
+    name = "attention"
+    kernel = KERNEL
+    defaults: ClassVar[Values] = {
+        "batch": 1,
+        "heads": 32,
+        "group": 4,
+        "queries": 1024,
+        "keys": 1024,
+        "head_size": 128,
+        "dtype": "float16",
+        "causal": True,
+        "window": 0,
+        "softcap": False,
+        "mask": "none",
+        "alibi": False,
+    }
+    fixed: ClassVar[Values] = {"packed": False}
+    allowed: ClassVar[Choices] = {"mask": ("none", "boolean", "additive")}
+
+    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """As many keys as queries, and values as large as keys."""
+        alike = {"keys": values.get("queries"), "value_size": values.get("head_size", 128)}
+        given = {name: value for name, value in alike.items() if value is not None}
+        return {**super()._missing(values), **given}
+
+    def impossible(self, problem: AttentionProblem) -> list[str]:
+        reasons = [
+            f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
+            for name, value in problem.fields().items()
+            if name in ("head_size", "value_size") and value > LARGEST_HEAD
+        ]
+        if problem.heads % problem.group:
+            reasons.append(f"group is {problem.group}, allowed: what divides {problem.heads} heads")
+        if problem.window and not problem.causal:
+            reasons.append(f"window is {problem.window}, which goes with causal=true only")
+        return reasons
+
+    def rounded(self, problem: AttentionProblem) -> Problem:
+        keys = triton.next_power_of_2(problem.keys)
+        # A window of all keys is none.
+        window = problem.window if problem.window < problem.keys or problem.window == keys else 0
+        window = triton.next_power_of_2(window)
+        return replaced(
+            problem,
+            batch=triton.next_power_of_2(problem.batch),
+            queries=triton.next_power_of_2(problem.queries),
+            keys=keys,
+            window=window if seen_window(window, keys) else 0,
+        )
+
+    def make(self, problem: AttentionProblem, maker: Maker) -> Inputs:
+        batch, heads, kv_heads = problem.batch, problem.heads, problem.heads // problem.group
+        queries, keys, dtype = problem.queries, problem.keys, problem.dtype
+        inputs: Inputs = {
+            "q": maker.normal(batch, heads, queries, problem.head_size, dtype=dtype),
+            "k": maker.normal(batch, kv_heads, keys, problem.head_size, dtype=dtype),
+            "v": maker.normal(batch, kv_heads, keys, problem.value_size, dtype=dtype),
+            "causal": problem.causal,
+            "window": seen_window(problem.window, keys),
+            **attention_flags(heads, maker.device, problem.softcap, problem.alibi),
+        }
+        if problem.mask != "none":
+            mask = maker.normal(1, 1, queries, keys, dtype=dtype)
+            inputs["mask"] = mask > -1.0 if problem.mask == "boolean" else mask
+        return inputs
+
+    def run(self, inputs: Inputs) -> Outputs:
+        return (attention(**inputs),)
+
+    def part(self, inputs: Inputs) -> Part:
+        """Some rows of some heads of some batch entries."""
+        q, k = inputs["q"], inputs["k"]
+        batch, heads, queries, _ = q.shape
+        scores = batch * heads * queries * k.shape[2] / SCORES[q.dtype]
+        rows = thinned(queries, scores, ROW_STEP)
+        scores *= len(taken(rows, queries)) / queries
+        some = thinned(heads, scores, heads // 2)
+        scores *= len(taken(some, heads)) / heads
+        return thinned(batch, max(scores, 2 * k.numel() / CACHED)), some, rows
+
+    def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
+        q, k, v = inputs["q"], inputs["k"], inputs["v"]
+        entries, some, rows = self.part(inputs)
+        positions = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)[rows]
+        inputs = {**inputs, "mask": _mask_rows(inputs, rows)}
+        out = [
+            attend(
+                q[b, :, rows].transpose(0, 1), k[b].transpose(0, 1), v[b].transpose(0, 1),
+                taken(some, q.shape[1]), positions, inputs, dtype,
+            )
+            for b in taken(entries, q.shape[0])
+        ]  # fmt: skip
+        return (torch.stack(out),)
+
+    def slack_for(self, problem: AttentionProblem) -> float:
+        return 3.0 if problem.softcap else 2.0
+
+    def vendors(self, inputs: Inputs) -> Vendors:
+        q, k = inputs["q"], inputs["k"]
+        found: Vendors = {}
+        if q.numel() // q.shape[3] * k.shape[2] <= EAGER_SCORES:
+            found["eager"] = lambda: attention_reference(**inputs)[0]
+        fused = sdpa_for(q, k, inputs["v"], inputs)
+        return found if fused is None else {**found, "sdpa": fused}
+
+    def work(self, problem: AttentionProblem) -> Work:
+        window = seen_window(problem.window, problem.keys)
+        lengths = [(problem.queries, problem.keys)] * problem.batch
+        return attention_work(problem, lengths, window)
+
+
+def attention_work(
+    problem: AttentionProblem, lengths: list[tuple[int, int]], window: int | None
+) -> Work:
+    """The work of sequences with these numbers of queries and keys."""
+    both = problem.head_size + problem.value_size
+    pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in lengths)
+    queries = sum(q for q, _ in lengths)
+    keys = sum(keys_read(q, k, window) for q, k in lengths)
+    elements = (queries * problem.heads + keys * problem.heads // problem.group) * both
+    return Work(2 * both * problem.heads * pairs, elements * element_bytes(problem.dtype))
+
+
+def seen_window(window: int, keys: int) -> int | None:
+    """The window of a call that has this one in its problem; None if there is none."""
+    if window < keys:
+        return window or None
+    # A window of all keys would be none; the largest that is one rounds up to the same.
+    return keys - 1 if window == triton.next_power_of_2(keys - 1) else None
+
+
+def _mask_rows(inputs: Inputs, rows: slice) -> torch.Tensor | None:
+    mask = inputs.get("mask")
+    return None if mask is None else mask[:, :, rows]

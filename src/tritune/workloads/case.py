@@ -1,0 +1,139 @@
+"""Workloads as cases: what the tuner compiles, verifies and measures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from tritune.kernels.kernel import Problem
+from tritune.policy import forced
+from tritune.space import Config
+from tritune.tuning.case import Expected, Launch
+from tritune.workloads.catalog import workload_named
+from tritune.workloads.workload import Inputs, Workload
+
+
+def open_case(
+    workload: str, problem: Mapping[str, Any], device: str = "cpu", seed: int = 0
+) -> OpCase:
+    """The case of an op for a problem, given by its fields; the same in every process."""
+    found = workload_named(workload)
+    return OpCase(found, found.exactly(problem), torch.device(device), seed)
+
+
+class OpCase:
+    """An op with inputs for one problem.
+
+    `run` gives, and `expected` knows, the part of the outputs that `Workload.part` says: all of
+    small outputs, evenly spaced rows, heads or columns of large ones.
+    """
+
+    def __init__(
+        self, workload: Workload, problem: Problem, device: torch.device, seed: int = 0
+    ) -> None:
+        self.workload = workload
+        self.problem = problem
+        self.device = device
+        self._seed = seed
+
+    @functools.cached_property
+    def _inputs(self) -> Inputs:
+        return self.workload.inputs(self.problem, self.device, self._seed)
+
+    @functools.cached_property
+    def _empty_inputs(self) -> Inputs:
+        return self.workload.empty_inputs(self.problem, self.device)
+
+    @functools.cached_property
+    def _originals(self) -> dict[str, torch.Tensor]:
+        """Copies of what the op overwrites. To be made before it does."""
+        return {name: self._inputs[name].clone() for name in self.workload.written(self._inputs)}
+
+    @functools.cached_property
+    def _part(self) -> Any:
+        part = self.workload.part(self._inputs)
+        # Slices that take everything would cost time in every run.
+        return part if any(each.step not in (None, 1) for each in part) else None
+
+    def compile(self, config: Config) -> Sequence[Launch]:
+        """Compile what `run` would launch. Takes inputs in form only, which cost no time."""
+        with forced(self.workload.kernel, config), compiling() as launches:
+            self.workload.run(self._empty_inputs)
+        return launches
+
+    def run(self, config: Config) -> Sequence[torch.Tensor]:
+        """Call the op with this config."""
+        _ = self._originals
+        with forced(self.workload.kernel, config):
+            outputs = self.workload.run(self._inputs)
+        part = self._part
+        return outputs if part is None else [output[part] for output in outputs]
+
+    def restore(self) -> None:
+        """Put back what the op has overwritten of its inputs."""
+        for name, original in self._originals.items():
+            self._inputs[name].copy_(original)
+
+    def read_only(self) -> Sequence[torch.Tensor]:
+        """The inputs that the op must leave as they are."""
+        kept = (v for name, v in self._inputs.items() if name not in self._originals)
+        return [value for value in kept if isinstance(value, torch.Tensor)]
+
+    def expected(self) -> Expected:
+        """The part of the outputs by the kernel's definition."""
+        self.restore()
+        workload, inputs = self.workload, self._inputs
+        return Expected(
+            workload.reference(inputs), workload.plain(inputs), workload.slack_for(self.problem)
+        )
+
+    @functools.cached_property
+    def _vendors(self) -> Mapping[str, Callable[[], Any]]:
+        self.restore()
+        return self.workload.vendors(self._inputs)
+
+    def vendors(self) -> Mapping[str, Callable[[], Any]]:
+        """What torch offers for the same inputs."""
+        return self._vendors
+
+
+@contextmanager
+def compiling() -> Iterator[list[Launch]]:
+    """Triton's launches only compile; gives what they compiled."""
+    launches: list[Launch] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        compiled = run(self, *args, grid=grid, warmup=True, **kwargs)
+        launches.append(Launch(compiled, tuple(grid), _scalars(self, args, kwargs)))
+        return compiled
+
+    JITFunction.run = compile_only
+    try:
+        yield launches
+    finally:
+        JITFunction.run = run
+
+
+def _scalars(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int | float | bool | str, ...]:
+    """The numbers that a launch is given: what is no constant is not in the binary."""
+    named = {**dict(zip((p.name for p in function.params), args, strict=False)), **kwargs}
+    constant = {p.name for p in function.params if p.is_constexpr}
+    found: list[Any] = []
+    for parameter in function.params:
+        if parameter.name not in constant:
+            found += _flat(named.get(parameter.name))
+    return tuple(found)
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, tuple):
+        return [part for each in value for part in _flat(each)]
+    return [value] if isinstance(value, int | float | str) else []

@@ -1,0 +1,88 @@
+"""Problems from named values: from the command line, from a file, from the store.
+
+What is missing gets a default, what is misspelt an error that names the nearest field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tritune.errors import TrituneError
+from tritune.kernels.kernel import Problem
+
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_SHORT_DTYPES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
+
+
+class ProblemError(TrituneError):
+    """A problem that a workload does not have."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """' (did you mean X?)', if there is an X like it."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def types_of(problem: type[Problem]) -> dict[str, type]:
+    """The names and types of a problem's fields."""
+    hints = typing.get_type_hints(problem)
+    return {field.name: hints[field.name] for field in dataclasses.fields(problem)}
+
+
+def parsed(text: str, types: Mapping[str, type], what: str) -> dict[str, Any]:
+    """The values of a text such as "batch=1 dtype=float16 causal=true"."""
+    values: dict[str, Any] = {}
+    reasons = []
+    for word in text.replace(",", " ").split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            reasons.append(f"{word!r} is not of the form name=value")
+        elif name in values:
+            reasons.append(f"{name} is given twice")
+        elif name not in types:
+            reasons.append(f"there is no {name}{nearest(name, types)}")
+        else:
+            try:
+                values[name] = _value(value, types[name])
+            except ValueError:
+                kind = {int: "a whole number", bool: "true or false"}[types[name]]
+                reasons.append(f"{name} is {value!r}, allowed: {kind}")
+    if reasons:
+        raise ProblemError(f"{what}: {'; '.join(reasons)}. Fields: {', '.join(types)}")
+    return values
+
+
+def _value(text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise ValueError(text)
+        return _BOOLEANS[text.lower()]
+    return int(text) if kind is int else _SHORT_DTYPES.get(text, text)
+
+
+def wrong_values(
+    values: Mapping[str, Any],
+    types: Mapping[str, type],
+    allowed: Mapping[str, tuple[Any, ...]],
+    may_be_zero: Iterable[str] = ("window",),
+) -> list[str]:
+    """Why these values are not those of a problem."""
+    reasons = [f"there is no {name}{nearest(name, types)}" for name in values if name not in types]
+    for name, kind in types.items():
+        value = values.get(name)
+        # A bool is an int to Python.
+        if type(value) is not kind:
+            reasons.append(f"{name} is {value!r}, allowed: {kind.__name__}")
+        elif name in allowed and value not in allowed[name]:
+            known = ", ".join(map(str, allowed[name]))
+            reasons.append(f"{name} is {value}, allowed: {known}")
+        elif isinstance(value, int) and value < 0:
+            reasons.append(f"{name} is {value}, allowed: 0 and more")
+        elif kind is int and value == 0 and name not in may_be_zero:
+            reasons.append(f"{name} is 0, allowed: 1 and more")
+    return reasons

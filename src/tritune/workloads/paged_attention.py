@@ -1,0 +1,223 @@
+"""Attention over a paged KV cache as a workload: pages in no order, sequences of any length."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import triton
+
+from tritune.kernels.attention_paged import KERNEL, PagedAttentionProblem
+from tritune.kernels.attention_paged import reference as paged_reference
+from tritune.kernels.kernel import Problem
+from tritune.ops.paged_attention import LARGEST_HEAD, LARGEST_PAGE, paged_attention
+from tritune.workloads.part import Part, taken, thinned
+from tritune.workloads.sdpa import packed_sdpa
+from tritune.workloads.tensors import Maker, element_bytes, lengths, starts
+from tritune.workloads.visible import (
+    CACHED,
+    ROW_STEP,
+    SCORES,
+    attend,
+    attention_flags,
+    keys_read,
+    visible_pairs,
+)
+from tritune.workloads.workload import (
+    FLOATS,
+    Choices,
+    Inputs,
+    Outputs,
+    Values,
+    Vendors,
+    Work,
+    Workload,
+    replaced,
+)
+
+QUANTIZED = ("float8_e4m3fn", "float8_e5m2", "int8")
+#: The standard deviation of the cached numbers, and so the inverse of their scale.
+_SPREAD = {"float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "int8": 32.0}
+
+
+class PagedAttention(Workload):
+    name = "paged_attention"
+    kernel = KERNEL
+    defaults: ClassVar[Values] = {
+        "dtype": "float16",
+        "head_size": 128,
+        "kv_heads": 8,
+        "group": 4,
+        "page_size": 16,
+        "queries": 1,
+        "sequences": 8,
+        "keys": 4096,
+        "causal": True,
+        "window": False,
+        "softcap": False,
+        "alibi": False,
+        "sinks": False,
+    }
+    allowed: ClassVar[Choices] = {
+        "kv_dtype": (*FLOATS, *QUANTIZED),
+        "page_size": tuple(range(1, LARGEST_PAGE + 1)),
+    }
+
+    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values as large as keys, cached in the dtype of the queries."""
+        found = super()._missing(values)
+        alike = {"value_size": "head_size", "kv_dtype": "dtype"}
+        return {**found, **{name: {**found, **values}[of] for name, of in alike.items()}}
+
+    def impossible(self, problem: PagedAttentionProblem) -> list[str]:
+        reasons = [
+            f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
+            for name, value in problem.fields().items()
+            if name in ("head_size", "value_size") and value > LARGEST_HEAD
+        ]
+        if problem.kv_dtype not in (problem.dtype, *QUANTIZED):
+            allowed = ", ".join((problem.dtype, *QUANTIZED))
+            reasons.append(f"kv_dtype is {problem.kv_dtype}, allowed: {allowed}")
+        if problem.window and not problem.causal:
+            reasons.append("window=true goes with causal=true only")
+        keys = triton.next_power_of_2(problem.keys)
+        room = keys // problem.page_size * problem.page_size
+        if triton.next_power_of_2(room) != keys:
+            reasons.append(f"keys is {problem.keys}, allowed: at least a page, {problem.page_size}")
+        elif problem.window and keys < 2:
+            reasons.append("keys is 1, allowed with a window: 2 and more")
+        return reasons
+
+    def rounded(self, problem: PagedAttentionProblem) -> Problem:
+        counts = ("queries", "sequences", "keys")
+        values = problem.fields()
+        return replaced(problem, **{n: triton.next_power_of_2(values[n]) for n in counts})
+
+    def make(self, problem: PagedAttentionProblem, maker: Maker) -> Inputs:
+        window, room = _window(problem)
+        pages = room // problem.page_size
+        counts = _lengths(problem)
+        q_starts = starts([queries for queries, _ in counts])
+        sequences, kv_heads = problem.sequences, problem.kv_heads
+        slots = sequences * pages, problem.page_size, kv_heads
+        spread = _SPREAD.get(problem.kv_dtype, 1.0)
+        heads = kv_heads * problem.group
+        inputs: Inputs = {
+            "q": maker.normal(q_starts[-1], heads, problem.head_size, dtype=problem.dtype),
+            "k_cache": maker.normal(
+                *slots, problem.head_size, dtype=problem.kv_dtype, spread=spread
+            ),
+            "v_cache": maker.normal(
+                *slots, problem.value_size, dtype=problem.kv_dtype, spread=spread
+            ),
+            "block_table": maker.indices(
+                maker.shuffled(sequences * pages).view(sequences, pages), torch.int32
+            ),
+            "seq_lens": maker.indices([keys for _, keys in counts], torch.int32),
+            "cu_seqlens_q": maker.indices(q_starts, torch.int32),
+            "causal": problem.causal,
+            "window": window,
+            **attention_flags(heads, maker.device, problem.softcap, problem.alibi, problem.sinks),
+        }
+        if problem.kv_dtype != problem.dtype:
+            scale = torch.full((), 1.0 / spread, device=maker.device)
+            inputs |= {"k_scale": scale, "v_scale": scale.clone()}
+        return inputs
+
+    def run(self, inputs: Inputs) -> Outputs:
+        return (paged_attention(**inputs),)
+
+    def part(self, inputs: Inputs) -> Part:
+        """Some tokens, and some heads."""
+        tokens, heads, _ = inputs["q"].shape
+        cached = 2 * inputs["k_cache"].numel() / CACHED
+        keys = inputs["block_table"].shape[1] * inputs["k_cache"].shape[1]
+        scores = tokens * heads * keys / SCORES[inputs["q"].dtype]
+        step = max(ROW_STEP, inputs["seq_lens"].shape[0])
+        rows = thinned(tokens, max(scores, cached), step)
+        return rows, thinned(heads, scores * len(taken(rows, tokens)) / tokens, heads // 2)
+
+    def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
+        q = inputs["q"]
+        part, some = self.part(inputs)
+        out = []
+        for number, (start, stop) in enumerate(itertools.pairwise(inputs["cu_seqlens_q"].tolist())):
+            chosen = [row for row in taken(part, q.shape[0]) if start <= row < stop]
+            if not chosen:
+                continue
+            k, v = (_gathered(inputs, side, number, dtype) for side in "kv")
+            own = torch.tensor(chosen, device=q.device)
+            positions = own - stop + k.shape[0]
+            heads = taken(some, q.shape[1])
+            result = attend(q[own], k, v, heads, positions, inputs, dtype)
+            out.append(result.transpose(0, 1))
+        return (torch.cat(out),)
+
+    def slack_for(self, problem: PagedAttentionProblem) -> float:
+        return 3.0 if problem.softcap else 2.0
+
+    def vendors(self, inputs: Inputs) -> Vendors:
+        """The cache is gathered for each call; "sdpa_gathered" has it gathered before."""
+        q, starts = inputs["q"], inputs["cu_seqlens_q"].tolist()
+
+        def call(number: int, k: torch.Tensor, v: torch.Tensor) -> Any:
+            own = q[starts[number] : starts[number + 1]]
+            return packed_sdpa((own, k, v), inputs)
+
+        def gathered() -> list[Any]:
+            return [
+                call(i, *(_gathered(inputs, side, i, q.dtype) for side in "kv"))
+                for i in range(len(starts) - 1)
+            ]
+
+        def run(calls: list[Any]) -> torch.Tensor:
+            return torch.cat([each() for each in calls])
+
+        found: Vendors = {"eager": lambda: paged_reference(**inputs)}
+        ready = gathered()
+        if all(ready):
+            found["sdpa"] = lambda: run(gathered())
+            found["sdpa_gathered"] = lambda: run(ready)
+        return found
+
+    def work(self, problem: PagedAttentionProblem) -> Work:
+        window, _ = _window(problem)
+        counts = _lengths(problem)
+        heads, both = problem.kv_heads * problem.group, problem.head_size + problem.value_size
+        pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in counts)
+        queries = sum(q for q, _ in counts) * heads * both * element_bytes(problem.dtype)
+        keys = sum(keys_read(q, k, window) for q, k in counts) * problem.kv_heads * both
+        return Work(2 * both * heads * pairs, queries + keys * element_bytes(problem.kv_dtype))
+
+
+def _window(problem: PagedAttentionProblem) -> tuple[int | None, int]:
+    """The window of a call with this problem, and for how many keys its block table has room.
+
+    The problem's keys are those that a window lets the queries of a sequence see.
+    """
+    keys, queries = problem.keys, problem.queries
+    room = keys // problem.page_size * problem.page_size
+    if not problem.window:
+        return None, room
+    # With more queries than half of that, the block table itself is the limit.
+    return (keys // 2, 2 * room) if queries < keys else (room - room // 2, room)
+
+
+def _lengths(problem: PagedAttentionProblem) -> list[tuple[int, int]]:
+    """Queries and keys of each sequence. All queries are among the keys, if there is room."""
+    _, room = _window(problem)
+    queries = lengths(problem.queries, problem.sequences)
+    return list(zip(queries, lengths(room, problem.sequences), strict=True))
+
+
+def _gathered(inputs: Inputs, side: str, number: int, dtype: torch.dtype) -> torch.Tensor:
+    """The keys or values of a sequence, (keys, KV heads, size), in real units."""
+    cache, length = inputs[f"{side}_cache"], int(inputs["seq_lens"][number])
+    # fp8 tensors cannot be indexed everywhere, bytes can.
+    slots = cache.view(torch.uint8) if cache.element_size() == 1 else cache
+    pages = inputs["block_table"][number, : triton.cdiv(length, cache.shape[1])].long()
+    rows = slots[pages].flatten(0, 1)[:length].view(cache.dtype).to(dtype)
+    scale = inputs.get(f"{side}_scale")
+    return rows if scale is None else rows * scale.to(dtype)

@@ -1,0 +1,97 @@
+"""RMS normalisation as a workload, with a residual and without."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+import torch
+import triton
+from torch.nn import functional
+
+from tritune.kernels import rms_norm as definition
+from tritune.kernels.kernel import Problem
+from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
+from tritune.ops.rms_norm import add_rms_norm, rms_norm
+from tritune.workloads.part import Part, thinned
+from tritune.workloads.tensors import Maker, element_bytes
+from tritune.workloads.workload import Inputs, Outputs, Values, Vendors, Work, Workload, replaced
+
+EPS = 1e-6
+#: Elements whose reference takes a fraction of a second.
+ELEMENTS = 2**23
+
+
+class RmsNorm(Workload):
+    name = "rms_norm"
+    kernel = KERNEL
+    defaults: ClassVar[Values] = {"rows": 1024, "columns": 4096, "dtype": "float16"}
+    fixed: ClassVar[Values] = {"adds": False}
+
+    def rounded(self, problem: RmsNormProblem) -> Problem:
+        return replaced(problem, rows=triton.next_power_of_2(problem.rows))
+
+    def make(self, problem: RmsNormProblem, maker: Maker) -> Inputs:
+        x = maker.normal(problem.rows, problem.columns, dtype=problem.dtype)
+        return {"x": x, "weight": maker.normal(problem.columns, dtype=problem.dtype)}
+
+    def run(self, inputs: Inputs) -> Outputs:
+        return (rms_norm(**inputs),)
+
+    def part(self, inputs: Inputs) -> Part:
+        x = inputs["x"]
+        return (thinned(x.shape[0], x.numel() / ELEMENTS),)
+
+    def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
+        x = inputs["x"][self.part(inputs)].to(dtype)
+        return (definition.rms_norm(x, inputs["weight"].to(dtype), EPS),)
+
+    def vendors(self, inputs: Inputs) -> Vendors:
+        x, weight = inputs["x"], inputs["weight"]
+        return {
+            "eager": functools.partial(definition.rms_norm, x, weight, EPS),
+            "fused": functools.partial(functional.rms_norm, x, weight.shape, weight, EPS),
+        }
+
+    def work(self, problem: RmsNormProblem) -> Work:
+        return _work(problem, passes=2, flops=4)
+
+
+class AddRmsNorm(RmsNorm):
+    name = "add_rms_norm"
+    fixed: ClassVar[Values] = {"adds": True}
+
+    def make(self, problem: RmsNormProblem, maker: Maker) -> Inputs:
+        inputs = super().make(problem, maker)
+        residual = maker.normal(problem.rows, problem.columns, dtype=problem.dtype)
+        return {"x": inputs["x"], "residual": residual, "weight": inputs["weight"]}
+
+    def run(self, inputs: Inputs) -> Outputs:
+        return add_rms_norm(**inputs)
+
+    def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
+        part = self.part(inputs)
+        x, residual = (inputs[name][part].to(dtype) for name in ("x", "residual"))
+        return definition.add_rms_norm(x, residual, inputs["weight"].to(dtype), EPS)
+
+    def vendors(self, inputs: Inputs) -> Vendors:
+        x, residual, weight = inputs["x"], inputs["residual"], inputs["weight"]
+
+        def fused() -> Any:
+            total = x + residual
+            return functional.rms_norm(total, weight.shape, weight, EPS), total
+
+        return {
+            "eager": functools.partial(definition.add_rms_norm, x, residual, weight, EPS),
+            "fused": fused,
+        }
+
+    def work(self, problem: RmsNormProblem) -> Work:
+        return _work(problem, passes=4, flops=5)
+
+
+def _work(problem: RmsNormProblem, passes: int, flops: int) -> Work:
+    """`passes` tensors are read or written, `flops` operations are done on each element."""
+    elements = problem.rows * problem.columns
+    size = element_bytes(problem.dtype)
+    return Work(flops * elements, (passes * elements + problem.columns) * size)

@@ -1,0 +1,65 @@
+"""What torch offers for attention: its fused `scaled_dot_product_attention`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tritune.workloads.visible import hidden_keys, with_mask
+
+
+def sdpa_for(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: dict[str, Any]
+) -> Callable[[], torch.Tensor] | None:
+    """The call for (batch, heads, tokens, size) tensors; None if torch cannot compute this.
+
+    What takes no time in a model, such as a mask that all layers share, is made beforehand.
+    """
+    if "softcap" in inputs or "sinks" in inputs:
+        return None
+    queries, keys = q.shape[2], k.shape[2]
+    bias = _bias(q, keys, inputs)
+    square = bias is None and inputs["causal"] and queries > 1
+    options: dict[str, Any] = {"attn_mask": bias, "is_causal": square}
+    if bias is None and queries == 1:
+        # The query heads that share a KV head are as good as so many queries: nothing is masked.
+        folded = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        return lambda: functional.scaled_dot_product_attention(folded, k, v).view(
+            *q.shape[:3], v.shape[3]
+        )
+    return functools.partial(
+        functional.scaled_dot_product_attention, q, k, v, enable_gqa=True, **options
+    )
+
+
+def packed_sdpa(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], inputs: dict[str, Any]
+) -> Callable[[], torch.Tensor] | None:
+    """The same for the (tokens, heads, size) tensors q, k and v of one sequence."""
+    q, k, v = (tensor.transpose(0, 1)[None] for tensor in tensors)
+    call = sdpa_for(q, k, v, inputs)
+    return None if call is None else lambda: call()[0].transpose(0, 1)
+
+
+def _bias(q: torch.Tensor, keys: int, inputs: dict[str, Any]) -> torch.Tensor | None:
+    """What `is_causal` cannot say: it takes the first query to be at the first key."""
+    queries, slopes, mask = q.shape[2], inputs.get("alibi_slopes"), inputs.get("mask")
+    window = inputs.get("window")
+    simple = window is None and (not inputs["causal"] or queries in (1, keys))
+    if slopes is None and mask is None and simple:
+        return None
+    rows = torch.arange(keys - queries, keys, device=q.device)
+    distance = torch.arange(keys, device=q.device) - rows[:, None]
+    hidden = hidden_keys(distance, inputs)
+    if slopes is None and mask is None and hidden is not None:
+        return ~hidden
+    bias = torch.zeros(1, 1, queries, keys, dtype=q.dtype, device=q.device)
+    if slopes is not None:
+        bias = (slopes[:, None, None] * distance).to(q.dtype)[None]
+    if mask is not None:
+        bias = with_mask(bias, mask)
+    return bias if hidden is None else bias.masked_fill(hidden, float("-inf"))

@@ -1,0 +1,170 @@
+"""Tuning of ops: from a workload and a problem to a job for the tuner, with all that is known of
+near problems and other devices as its prior.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+
+from tritune._version import __version__
+from tritune.kernels.identity import identity
+from tritune.kernels.kernel import Problem
+from tritune.policy.describe import learn_and_save
+from tritune.policy.measured import times_of
+from tritune.store import Store
+from tritune.store.records import Task, problem_text
+from tritune.targets.device import Device, detect
+from tritune.targets.roofline import measure_limits, seconds_at_limit
+from tritune.tuning.case import CaseSpec
+from tritune.tuning.effort import EFFORTS
+from tritune.tuning.search import Prior
+from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
+from tritune.workloads.catalog import WORKLOADS
+from tritune.workloads.fields import types_of
+from tritune.workloads.workload import Workload
+
+#: How many other tasks a search begins from.
+PRIORS = 4
+
+
+def tune_problem(
+    workload: Workload,
+    problem: Problem,
+    device: torch.device,
+    store: Store,
+    run: str,
+    settings: Settings,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Find the best config of an op for a problem on a device, and remember it."""
+    silicon = detect(device)
+    store.add_device(silicon)
+    job = job_for(workload, problem, device, silicon, store)
+    return tune_case(job, store, run, settings, watch)
+
+
+def job_for(
+    workload: Workload, problem: Problem, device: torch.device, silicon: Device, store: Store
+) -> Job:
+    """What the tuner has to know to tune an op for a problem."""
+    kernel, target, fields = workload.kernel, silicon.target, problem.fields()
+    task = Task(kernel.name, identity(kernel, target), problem_text(fields), silicon.fingerprint)
+    arguments = {"workload": workload.name, "problem": fields, "device": str(device)}
+    work = workload.work(problem)
+    limit = seconds_at_limit(work.flops, work.bytes, fields["dtype"], measure_limits(device))
+    return Job(
+        task,
+        CaseSpec("tritune.workloads.case:open_case", arguments),
+        kernel.space.on(target.family, target.arch, fields),
+        kernel.default(problem, target.family, target.arch),
+        str(target),
+        prior=priors(store, task),
+        limit_ms=1000 * limit,
+    )
+
+
+def tune_recorded(
+    store_location: str | None, device: str, budget_seconds: float = math.inf
+) -> list[Outcome]:
+    """Tune the problems that programs have met, the most frequent first, and learn from them."""
+    where, end = torch.device(device), time.monotonic() + budget_seconds
+    settings = Settings(EFFORTS["quick"], vendors=False)
+    outcomes, kernels = [], {}
+    with Store(store_location) as store:
+        met = problems_met(store, where)
+        run = begin_run(store, "recorded problems", environment(settings)) if met else ""
+        for workload, problem in met:
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            here = replace(settings, budget_seconds=left)
+            outcomes.append(tune_problem(workload, problem, where, store, run, here))
+            kernels[workload.kernel.name] = workload.kernel
+        for kernel in kernels.values():
+            learn_and_save(store, kernel, detect(where))
+    return outcomes
+
+
+def problems_met(
+    store: Store, device: torch.device, ops: Sequence[str] = ()
+) -> list[tuple[Workload, Problem]]:
+    """The problems that programs have met on a device, the most frequent first."""
+    found = []
+    for kernel, text, _, _ in store.met_problems(device=detect(device).fingerprint):
+        named = named_problem(kernel, json.loads(text))
+        if named is not None and (not ops or named[0].name in ops):
+            found.append(named)
+    return found
+
+
+def named_problem(kernel: str, fields: Mapping[str, Any]) -> tuple[Workload, Problem] | None:
+    """The op and the problem that a record in the store is about; None if it is of another time."""
+    for workload in WORKLOADS.values():
+        if workload.kernel.name == kernel and set(fields) == set(types_of(workload.kernel.problem)):
+            problem = workload.kernel.problem(**fields)
+            if workload.owns(problem):
+                return workload, problem
+    return None
+
+
+def priors(store: Store, task: Task) -> list[Prior]:
+    """What was measured for the nearest problems, and on other devices: proposed, never trusted."""
+    others = [other for other in store.tasks(kernel=task.kernel) if other != task]
+    ranked = sorted((distance(task, other), other.problem, other) for other in others)
+    found = []
+    for away, _, other in ranked[:PRIORS]:
+        times = times_of(store.trials(other))
+        if times:
+            results = {config: ms if ms < math.inf else None for config, ms in times.items()}
+            found.append(Prior(results, 1 / (1 + away)))
+    return found
+
+
+def distance(one: Task, other: Task) -> float:
+    """How unlike two tasks of a kernel are: powers of two between sizes, and a few for each
+    fact that differs.
+    """
+    mine, theirs = json.loads(one.problem), json.loads(other.problem)
+    away = 4.0 * (one.device != other.device) + 1.0 * (one.identity != other.identity)
+    for name in {*mine, *theirs}:
+        a, b = mine.get(name), theirs.get(name)
+        if a == b:
+            continue
+        if _is_count(a) and _is_count(b):
+            away += abs(math.log2(max(a, 1)) - math.log2(max(b, 1)))
+        else:
+            away += 3.0
+    return away
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def environment(settings: Settings) -> Mapping[str, Any]:
+    """Under which circumstances a run measures."""
+    return {
+        "effort": settings.effort.name,
+        "trials": settings.effort.trials,
+        "strategy": settings.strategy,
+        "seed": settings.seed,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "tritune": __version__,
+        },
+    }

@@ -1,0 +1,124 @@
+"""Which keys a query sees, and attention by its definition for some of the rows and heads.
+
+What the three attention workloads share.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from tritune.kernels.attention_prefill import attention_reference
+
+#: Scores (a query, a key, a head) whose reference takes a fraction of a second. Halves are slow to
+#: multiply where no instruction does it, as on most CPUs.
+SCORES = {torch.float32: 2**24, torch.float16: 2**22, torch.bfloat16: 2**22}
+#: Elements of keys and values that are converted in a fraction of a second.
+CACHED = 2**27
+#: Elements that are kept at once.
+CHUNK = 2**25
+#: No two rows that are compared are further apart than this, so that each larger tile has one.
+ROW_STEP = 31
+
+#: What softcap, where a problem has one, is: as in Gemma 2.
+SOFTCAP = 50.0
+
+
+def attention_flags(
+    heads: int, device: torch.device, softcap: bool, alibi: bool, sinks: bool = False
+) -> dict[str, Any]:
+    """The arguments that change what is computed with the scores."""
+    flags: dict[str, Any] = {}
+    if softcap:
+        flags["softcap"] = SOFTCAP
+    if alibi:
+        powers = torch.arange(1, heads + 1, dtype=torch.float32, device=device)
+        flags["alibi_slopes"] = torch.exp2(powers * (-8.0 / heads))
+    if sinks:
+        flags["sinks"] = torch.linspace(-1.0, 1.0, heads, device=device)
+    return flags
+
+
+def visible_pairs(queries: int, keys: int, causal: bool, window: int | None) -> int:
+    """How many pairs of a query and a key that it sees one head has."""
+    if not causal:
+        return queries * keys
+    return _seen_before(keys, window) - _seen_before(keys - queries, window)
+
+
+def _seen_before(position: int, window: int | None) -> int:
+    """The sum of what the queries at all positions below this one see."""
+    n = max(position, 0)
+    w = n if window is None else min(window, n)
+    return w * (w + 1) // 2 + (n - w) * w
+
+
+def keys_read(queries: int, keys: int, window: int | None) -> int:
+    """Keys that any query sees."""
+    return keys if window is None else min(keys, queries + window - 1)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    heads: range,
+    positions: torch.Tensor,
+    inputs: dict[str, Any],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Attention of one sequence's rows, (heads, rows, size), for some of q's heads.
+
+    q has rows and all heads, (rows, heads, size); k and v have all keys, (keys, KV heads, size).
+    Row i stands at the key `positions[i]`, the last that it may see if it is causal; a mask in the
+    inputs has these rows only.
+    """
+    group = q.shape[1] // k.shape[1]
+    distance = torch.arange(k.shape[0], device=q.device) - positions[:, None]
+    common = torch.zeros(distance.shape, dtype=dtype, device=q.device)
+    if inputs.get("mask") is not None:
+        common = with_mask(common, inputs["mask"][0, 0])
+    hidden = hidden_keys(distance, inputs)
+    if hidden is not None:
+        common = common.masked_fill(hidden, -math.inf)
+    slopes, sinks = inputs.get("alibi_slopes"), inputs.get("sinks")
+    results = []
+    for some in _chunks(heads, k.shape[0] * (q.shape[0] + k.shape[2])):
+        own = torch.tensor(some, device=q.device)
+        bias = common
+        if slopes is not None:
+            bias = common + slopes[own].to(dtype)[:, None, None] * distance
+        out, _ = attention_reference(
+            *(
+                t.transpose(0, 1)[None].to(dtype)
+                for t in (q[:, own], k[:, own // group], v[:, own // group])
+            ),
+            softcap=inputs.get("softcap"),
+            mask=bias,
+            sinks=None if sinks is None else sinks[own],
+        )
+        results.append(out[0])
+    return torch.cat(results)
+
+
+def _chunks(heads: range, elements: int) -> list[list[int]]:
+    """Heads that are computed together, if each takes so many elements of memory."""
+    count = max(1, CHUNK // elements)
+    return [list(heads[i : i + count]) for i in range(0, len(heads), count)]
+
+
+def hidden_keys(distance: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor | None:
+    """Where a key is not seen, by its distance from the query; None if all are."""
+    window = inputs.get("window")
+    if window is not None:
+        return (distance > 0) | (distance <= -window)
+    return distance > 0 if inputs["causal"] else None
+
+
+def with_mask(bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A bias that also holds what a boolean or an additive mask says."""
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, -math.inf)
+    return bias + mask.to(bias.dtype)

@@ -1,0 +1,173 @@
+"""What a workload is: an op with everything that is needed to tune it and to judge its speed."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.workloads.fields import ProblemError, parsed, types_of, wrong_values
+from tritune.workloads.part import Part
+from tritune.workloads.tensors import Maker, wide
+
+#: The arguments of an op, by name.
+Inputs = dict[str, Any]
+Outputs = tuple[torch.Tensor, ...]
+Vendors = dict[str, Callable[[], Any]]
+#: Fields of problems, and what is possible for them.
+Values = Mapping[str, Any]
+Choices = Mapping[str, tuple[Any, ...]]
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call cannot do without: operations on floats, and bytes to and from memory."""
+
+    flops: float
+    bytes: float
+
+
+class Workload(ABC):
+    """An op as it is tuned. One per op; without state."""
+
+    name: ClassVar[str]
+    kernel: ClassVar[Kernel]
+    #: What a problem is like unless it is said otherwise.
+    defaults: ClassVar[Values]
+    #: Fields that are the same in every problem of this op, if not of its kernel.
+    fixed: ClassVar[Values] = {}
+    #: Fields that have few possible values.
+    allowed: ClassVar[Choices] = {}
+    #: How far plain torch's error may be exceeded, see the numerical rule.
+    slack: ClassVar[float] = 2.0
+
+    # Problems
+
+    def problem(self, **values: Any) -> Problem:
+        """The problem with these fields, in the bucket that the op would put it in."""
+        return self.rounded(self._checked({**self._missing(values), **values}))
+
+    def parse(self, text: str) -> Problem:
+        """The problem that a text such as "batch=1 dtype=float16 causal=true" describes."""
+        return self.problem(**parsed(text, types_of(self.kernel.problem), self.name))
+
+    def exactly(self, values: Mapping[str, Any]) -> Problem:
+        """The problem that `fields()` gave these values of."""
+        names = types_of(self.kernel.problem)
+        problem = self._checked({name: values[name] for name in names if name in values})
+        extra = {n: v for n, v in values.items() if problem.fields().get(n, None) != v}
+        if extra or self.rounded(problem) != problem:
+            bucket = self.rounded(problem).fields()
+            changed = {n: v for n, v in values.items() if bucket.get(n, None) != v}
+            raise ProblemError(
+                f"{self.name}: no call has the problem with {_listed(changed)}; the nearest has "
+                f"{_listed({n: bucket[n] for n in changed if n in bucket}) or 'no such field'}"
+            )
+        return problem
+
+    @abstractmethod
+    def rounded(self, problem: Any) -> Problem:
+        """The problem's bucket, as the op works it out."""
+
+    def owns(self, problem: Problem) -> bool:
+        """Whether a problem of the kernel is one of this op."""
+        return all(problem.fields()[name] == value for name, value in self.fixed.items())
+
+    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.defaults, **self.fixed}
+
+    def _checked(self, values: dict[str, Any]) -> Problem:
+        allowed = {
+            "dtype": FLOATS,
+            **self.allowed,
+            **{name: (value,) for name, value in self.fixed.items()},
+        }
+        reasons = wrong_values(values, types_of(self.kernel.problem), allowed)
+        if not reasons:
+            problem = self.kernel.problem(**values)
+            reasons = self.impossible(problem)
+        if reasons:
+            raise ProblemError(f"{self.name}: {'; '.join(reasons)}")
+        return problem
+
+    def impossible(self, problem: Any) -> list[str]:
+        """Why no call has such a problem."""
+        return []
+
+    # Calls
+
+    def inputs(self, problem: Problem, device: torch.device | str = "cpu", seed: int = 0) -> Inputs:
+        """Arguments for the op of which it computes exactly this problem."""
+        return self.make(problem, Maker(device, seed))
+
+    def empty_inputs(self, problem: Problem, device: torch.device | str = "cpu") -> Inputs:
+        """The same in form only, for the price of the memory's addresses."""
+        return self.make(problem, Maker(device, filled=False))
+
+    @abstractmethod
+    def make(self, problem: Any, maker: Maker) -> Inputs: ...
+
+    @abstractmethod
+    def run(self, inputs: Inputs) -> Outputs:
+        """Call the op."""
+
+    def written(self, inputs: Inputs) -> tuple[str, ...]:
+        """The arguments that the op overwrites."""
+        return ()
+
+    def input_bytes(self, problem: Problem) -> int:
+        """The memory of a problem's inputs."""
+        made = self.empty_inputs(problem, "meta").values()
+        return sum(value.nbytes for value in made if hasattr(value, "nbytes"))
+
+    # Results
+
+    def part(self, inputs: Inputs) -> Part:
+        """What of each output is compared: all of it, unless computing the reference takes long."""
+        return ()
+
+    def reference(self, inputs: Inputs) -> Outputs:
+        """The part's true values, computed with more bits than the inputs have."""
+        return self.define(inputs, wide(self.dtype(inputs)))
+
+    def plain(self, inputs: Inputs) -> Outputs:
+        """The part as plain torch computes it in the dtype of the inputs."""
+        return self.define(inputs, self.dtype(inputs))
+
+    @abstractmethod
+    def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
+        """The part's values by the kernel's definition, in the arithmetic of a dtype."""
+
+    def dtype(self, inputs: Inputs) -> torch.dtype:
+        """That of the first argument."""
+        first: torch.Tensor = next(iter(inputs.values()))
+        return first.dtype
+
+    def slack_for(self, problem: Any) -> float:
+        """How many times plain torch's error is allowed."""
+        return self.slack
+
+    # Speed
+
+    @abstractmethod
+    def vendors(self, inputs: Inputs) -> Vendors:
+        """What torch offers for the same arguments, by name; each call gives the outputs."""
+
+    @abstractmethod
+    def work(self, problem: Any) -> Work:
+        """What the problem's inputs take at least."""
+
+
+def replaced(problem: Problem, **values: Any) -> Problem:
+    return dataclasses.replace(problem, **values)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,219 @@
+"""What is learned from measurements, and whether it says honestly how good it is."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.policy.stored import CPU, config, problem, put
+from tritune.kernels.rms_norm import KERNEL
+from tritune.policy import describe, learned, portfolio, saved
+from tritune.policy.features import Fields
+from tritune.policy.measured import Measured
+from tritune.policy.nearest import Nearest
+from tritune.policy.policy import Policy
+from tritune.policy.tree import Tree
+from tritune.space import Config
+from tritune.store import Store
+from tritune.targets.device import detect
+
+SMALL, LARGE, WIDE, NEVER = (Config.of(TILE=n) for n in (1, 2, 3, 4))
+
+
+def anything(config: Config, fields: Fields) -> bool:
+    return True
+
+
+def rule(fields: Fields) -> Config:
+    """The truth that there is to learn: three regimes."""
+    if fields["wide"]:
+        return WIDE
+    return SMALL if int(fields["rows"]) <= 256 else LARGE
+
+
+def rows_of(count: int, noise: float = 0.0, seed: int = 0) -> list[Measured]:
+    rng = random.Random(seed)
+    found = []
+    for i in range(count):
+        fields: Fields = {
+            "rows": 2 ** (i % 14),
+            "columns": 64 * (1 + i // 14),
+            "dtype": ("float32", "bfloat16")[i % 2],
+            "wide": i % 3 == 0,
+        }
+        times = {
+            c: (1.0 if c == rule(fields) else 1.5 + 0.1 * j) * math.exp(rng.gauss(0, noise))
+            for j, c in enumerate((SMALL, LARGE, WIDE, NEVER))
+        }
+        found.append(Measured(fields, times))
+    return found
+
+
+def fitted(rows: Sequence[Measured]) -> learned.LearnedPolicy:
+    policy = learned.fit(rows, anything, "kernel", "identity", "device")
+    assert policy is not None
+    return policy
+
+
+def test_regimes_are_learned_and_hold_for_problems_never_seen() -> None:
+    policy = fitted(rows_of(84, noise=0.01))
+    assert isinstance(policy.chooser, Tree)
+    for rows in (1, 100, 200, 1000, 100_000):
+        for wide in (False, True):
+            fields: Fields = {"rows": rows, "columns": 5000, "dtype": "float32", "wide": wide}
+            assert policy.chooser.ranked(fields)[0] == rule(fields)
+
+
+def test_the_set_is_as_small_as_the_bound_allows() -> None:
+    policy = fitted(rows_of(84))
+    assert set(policy.chooser.configs) == {SMALL, LARGE, WIDE}
+    assert policy.bound == 1.0
+    few = portfolio.choose(rows_of(84), anything, bound=1.03, most=2)
+    assert len(few.configs) == 2
+    assert few.bound >= 1.5
+
+
+def test_regret_is_measured_on_problems_that_were_held_out() -> None:
+    # Nothing to learn: each problem has a winner by chance. A tree that may look at its own
+    # problems makes no mistake on them, so a small figure here would be a figure of the training.
+    rng = random.Random(1)
+    configs = [Config.of(TILE=n) for n in range(8)]
+    rows = [
+        Measured(row.problem, {c: 1.0 if c is lucky else 2.0 for c in configs})
+        for row in rows_of(60)
+        for lucky in [rng.choice(configs)]
+    ]
+    in_training = [
+        learned.cost_of_answer(chooser, row, anything)
+        for chooser in [learned.choosers(rows, anything)[-1]]
+        for row in rows
+    ]
+    assert set(in_training) == {0.0}
+    regret = fitted(rows).regret
+    assert regret is not None
+    assert regret.mean > 0.5
+    assert (regret.p95, regret.measured, regret.problems) == (1.0, 60, 60)
+
+
+def test_regret_counts_only_answers_that_somebody_measured() -> None:
+    rows = [
+        Measured(row.problem, {c: ms for c, ms in row.times_ms.items() if c != NEVER})
+        if i % 2
+        else Measured(row.problem, {rule(row.problem): 1.0})
+        for i, row in enumerate(rows_of(84))
+    ]
+    regret = fitted(rows).regret
+    assert regret is not None
+    assert 42 <= regret.measured <= regret.problems == 84
+
+
+def test_gaps_are_filled_from_problems_alike_and_failures_never_chosen() -> None:
+    rows = rows_of(84)
+    gaps = [
+        Measured(
+            row.problem,
+            {
+                c: math.inf if c == SMALL and row.problem["wide"] else ms
+                for k, (c, ms) in enumerate(row.times_ms.items())
+                if c == rule(row.problem) or (i + k) % 3 == 0
+            },
+        )
+        for i, row in enumerate(rows)
+    ]
+    costs = portfolio.slowdown_costs(gaps, [SMALL, LARGE, WIDE], anything)
+    assert not (costs != costs).any()
+    policy = fitted(gaps)
+    right = [policy.chooser.ranked(row.problem)[0] == rule(row.problem) for row in rows]
+    assert sum(right) >= 0.95 * len(right)
+
+
+def test_what_is_not_valid_for_a_problem_is_out_of_the_question() -> None:
+    rows = [Measured(row.problem, {rule(row.problem): 1.0}) for row in rows_of(84)]
+    costs = portfolio.slowdown_costs(rows, [WIDE], lambda config, fields: bool(fields["wide"]))
+    assert all(
+        cost == (0.0 if row.problem["wide"] else portfolio.HOPELESS)
+        for row, cost in zip(rows, costs[:, 0], strict=True)
+    )
+
+
+def test_a_dtype_or_flag_never_seen_is_not_guessed_at() -> None:
+    chooser = fitted(rows_of(84)).chooser
+    fields: Fields = {"rows": 64, "columns": 64, "dtype": "float16", "wide": False}
+    assert chooser.ranked(fields) == []
+    assert chooser.ranked({**fields, "dtype": "float32"}) != []
+
+
+def test_few_problems_answer_by_the_nearest() -> None:
+    policy = fitted(rows_of(3))
+    assert isinstance(policy.chooser, Nearest)
+    assert policy.regret is None
+    assert learned.fit([], anything, "kernel", "identity", "device") is None
+
+
+def test_measurements_that_are_missing_are_asked_for() -> None:
+    rows = rows_of(84)
+    policy = fitted(rows)
+    assert learned.wanted(rows, policy.chooser, anything) == []
+    gap = Measured(rows[5].problem, {NEVER: 1.0})
+    asked = learned.wanted([*rows[:5], gap, *rows[6:]], policy.chooser, anything)
+    assert {c for fields, c in asked if fields == gap.problem} == {SMALL, LARGE, WIDE}
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("count", [3, 84])
+def test_a_policy_survives_being_saved(count: int, store_path: Path) -> None:
+    policy = fitted(rows_of(count, noise=0.05))
+    with Store(store_path) as store:
+        saved.save(store, policy)
+        again = saved.load(store, "kernel", "identity", "device")
+        assert saved.load(store, "kernel", "other code", "device") is None
+        assert saved.load(store, "kernel", "identity", "other device") is None
+    assert again == policy
+
+
+def _tune_many(path: Path) -> None:
+    put(
+        path,
+        {
+            problem(2**i, columns): {
+                config(1, 128): 1.0 if i < 5 else 2.0,
+                config(4, 256): 2.0 if i < 5 else 1.0,
+            }
+            for i in range(2, 9)
+            for columns in (512, 1024, 2048)
+        },
+    )
+
+
+def test_what_was_learned_from_a_store_answers_and_is_described(
+    store_path: Path, policy: Policy
+) -> None:
+    _tune_many(store_path)
+    device = detect(CPU)
+    with Store(store_path) as store:
+        assert describe.describe(store, KERNEL, device) == [
+            "21 problems measured, nothing learned yet"
+        ]
+        describe.learn_and_save(store, KERNEL, device)
+        lines = describe.describe(store, KERNEL, device)
+    assert lines == [
+        "a tree over 2 configs, learned from 21 problems",
+        "bound: each known problem has one of them within 0.0% of its best",
+        "regret on held-out problems: mean 0.0%, 95th percentile 0.0% "
+        "(21 of 21 answers were measured)",
+    ]
+    for rows, expected in ((4, config(1, 128)), (200, config(4, 256))):
+        answer = policy.answer_for(KERNEL, problem(rows, 768), CPU)
+        assert (answer.config, answer.source) == (expected, "learned")
+
+
+def test_a_policy_learned_from_older_data_says_so(store_path: Path) -> None:
+    _tune_many(store_path)
+    with Store(store_path) as store:
+        describe.learn_and_save(store, KERNEL, detect(CPU))
+        put(store_path, {problem(64, 96): {config(1, 64): 1.0}})
+        assert "more was measured since" in describe.describe(store, KERNEL, detect(CPU))[-1]
