@@ -3,6 +3,8 @@
 Each launch is timed by itself. `total` is `kernel[(1,)](...)` as a user writes it; `runtime` is the
 same launch from the point where Triton hands over to the CPU backend; `triton` is the rest.
 `parallel` is a launch of as many programs as there are threads, which wakes the thread pool.
+`look_up` is what an op adds: the policy's answer for a problem it has met before, asked with an
+equal problem that was made anew, as every call makes one; `problem` is the making of it.
 """
 
 import argparse
@@ -15,6 +17,20 @@ import triton
 
 import tritune.cpu
 from tritune.cpu import threads
+from tritune.kernels.attention_prefill import KERNEL, AttentionProblem
+from tritune.policy import config_for
+
+FIELDS = {
+    "batch": 4,
+    "heads": 32,
+    "group": 4,
+    "queries": 1024,
+    "keys": 1024,
+    "head_size": 128,
+    "value_size": 128,
+    "dtype": "float16",
+    "causal": True,
+}
 
 
 @triton.jit
@@ -35,6 +51,14 @@ def percentiles(call, launches):
     return statistics.median(times) / 1e3, times[len(times) * 9 // 10] / 1e3
 
 
+def look_ups(count):
+    """(median, 90th percentile) of the policy's answer to a warm problem, in microseconds."""
+    device = torch.device("cpu")
+    config_for(KERNEL, AttentionProblem(**FIELDS), device)
+    equal = iter([AttentionProblem(**FIELDS) for _ in range(count + count // 10)])
+    return percentiles(lambda: config_for(KERNEL, next(equal), device), count)
+
+
 def measure(launches):
     tritune.cpu.enable()
     x, y, out = (torch.zeros(16) for _ in range(3))
@@ -46,12 +70,16 @@ def measure(launches):
         lambda: run(1, 1, 1, 0, function, packed, None, None, None, x, y, out, 16), launches
     )
     parallel = percentiles(lambda: nothing[(programs,)](x, y, out, 16), launches)
+    problem = percentiles(lambda: AttentionProblem(**FIELDS), launches)
+    look_up = look_ups(launches)
     empty = percentiles(lambda: None, launches)
     return {
         "total": {"median_us": total[0] - empty[0], "p90_us": total[1] - empty[0]},
         "runtime": {"median_us": runtime[0] - empty[0], "p90_us": runtime[1] - empty[0]},
         "triton": {"median_us": total[0] - runtime[0]},
         "parallel": {"median_us": parallel[0] - empty[0], "p90_us": parallel[1] - empty[0]},
+        "look_up": {"median_us": look_up[0] - empty[0], "p90_us": look_up[1] - empty[0]},
+        "problem": {"median_us": problem[0] - empty[0], "p90_us": problem[1] - empty[0]},
         "threads": programs,
         "launches": launches,
         "triton_version": triton.__version__,
@@ -72,7 +100,7 @@ def main():
         print(json.dumps(result))
         return
     print(f"a launch with Triton {result['triton_version']}, {result['launches']} times (us)")
-    for name in ("total", "triton", "runtime", "parallel"):
+    for name in ("total", "triton", "runtime", "parallel", "look_up", "problem"):
         row = result[name]
         p90 = f"   p90 {row['p90_us']:6.2f}" if "p90_us" in row else ""
         extra = f"   ({result['threads']} threads)" if name == "parallel" else ""

@@ -96,7 +96,7 @@ def use_config(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the op use a config of one's choice."""
 
     def use(**values: Any) -> None:
-        config = {"BLOCK_M": 16, "BLOCK_N": 16, "NUM_SPLITS": 1, "PRE_LOAD_V": False, "PEEL": True}
+        config = {"BLOCK_M": 16, "BLOCK_N": 16, "NUM_SPLITS": 1, "PRE_LOAD_V": False, "PEEL": True, "SPLIT_HEAD": False}
         monkeypatch.setattr(module, "config_for", lambda *_: {**config, **values})
 
     return use
@@ -410,7 +410,7 @@ def test_pages_are_of_at_most_256_slots():
 
 def test_all_reasons_are_given_at_once():
     q, k, *rest = batch([(1, 20)])
-    with pytest.raises(ValueError, match=r"head size of 8 .*; window is 0"):
+    with pytest.raises(ValueError, match=r"window is 0.*; q has a head size of 8"):
         paged_attention(q[..., :8], k, *rest, window=0)
 
 

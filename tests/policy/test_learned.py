@@ -16,6 +16,7 @@ from tritune.policy.features import Fields
 from tritune.policy.measured import Measured
 from tritune.policy.nearest import Nearest
 from tritune.policy.policy import Policy
+from tritune.policy.regret import LARGEST_COST, cost_of_answer
 from tritune.policy.tree import Tree
 from tritune.space import Config
 from tritune.store import Store
@@ -88,7 +89,7 @@ def test_regret_is_measured_on_problems_that_were_held_out() -> None:
         for lucky in [rng.choice(configs)]
     ]
     in_training = [
-        learned.cost_of_answer(chooser, row, anything)
+        cost_of_answer(chooser, row, anything)
         for chooser in [learned.choosers(rows, anything)[-1]]
         for row in rows
     ]
@@ -109,6 +110,22 @@ def test_regret_counts_only_answers_that_somebody_measured() -> None:
     regret = fitted(rows).regret
     assert regret is not None
     assert 42 <= regret.measured <= regret.problems == 84
+
+
+def test_an_answer_that_fails_and_one_by_default_are_part_of_the_regret() -> None:
+    fields: Fields = {"rows": 64, "dtype": "float32"}
+    chooser = Nearest([(fields, LARGE)])
+    times = {SMALL: 1.0, LARGE: math.inf, WIDE: 1.25}
+    assert cost_of_answer(chooser, Measured(fields, times), anything) == LARGEST_COST
+    other: Fields = {"rows": 64, "dtype": "float16"}
+    assert cost_of_answer(chooser, Measured(other, times, default=WIDE), anything) == 0.25
+    assert cost_of_answer(chooser, Measured(other, times), anything) is None
+
+
+@pytest.mark.parametrize("count", range(4, 9))
+def test_any_number_of_problems_can_be_learned_from(count: int) -> None:
+    policy = fitted(rows_of(count))
+    assert (policy.regret is None) == (count < learned.FEWEST_PROBLEMS)
 
 
 def test_gaps_are_filled_from_problems_alike_and_failures_never_chosen() -> None:

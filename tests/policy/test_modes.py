@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,18 +117,3 @@ def test_under_graph_capture_nothing_is_tuned_and_later_calls_make_up_for_it(
     assert tuner.asked == []
     policy.config_for(KERNEL, problem(), CPU)
     assert tuner.asked == [problem()]
-
-
-def test_answering_needs_no_scikit_learn() -> None:
-    program = (
-        "import sys; from tests.policy.stored import *; from tritune.policy import config_for; "
-        "config_for(RMS_NORM, problem(), CPU); print('sklearn' in sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert run.stdout.strip() == "False"

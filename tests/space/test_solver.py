@@ -107,6 +107,28 @@ def test_the_solutions_are_those_that_brute_force_finds(
     assert set(points.sample(10**6, rng)) == expected
 
 
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        # Whoever decides `a` first must not take what is open of `c` for what is open of `d`.
+        ["(a == 1 or c > 2) and (a == 2 or d > 3)"],
+        ["(c > 1 if a == 1 else d > 1) and b < c + d"],
+        ["(a if c > 2 else e) in (5, (b and a), 2)", "a != e or d > 2"],
+        ["not (a < c or (b < d and a < e))", "max(a, b, c) - min(c, d) <= e"],
+        ["a * c * e <= 12", "a + c + e >= 6", "(a ^ b) % (c + 1) == d % 2"],
+    ],
+)
+def test_what_looks_alike_but_is_not_is_kept_apart(constraints: list[str]) -> None:
+    domains: dict[str, list[Value]] = {name: [1, 2, 3, 4] for name in NAMES}
+    expected, _ = _by_brute_force(domains, constraints)
+    points = Space(
+        tuple(Parameter(name, tuple(values)) for name, values in domains.items()),
+        tuple(constraints),
+    ).on("cpu", "host", PROBLEM)
+    assert points.size() == len(expected) > 0
+    assert set(points.configs()) == expected
+
+
 @settings(max_examples=60)
 @given(
     st.fixed_dictionaries({name: st.integers(1, 4) for name in "ab"}),

@@ -67,6 +67,22 @@ def test_a_domain_follows_the_problem_the_target_and_other_parameters() -> None:
     assert space.size("cpu", "host", {"columns": 64}) == 4 + 3
 
 
+def test_a_domain_need_not_make_sense_where_a_constraint_forbids_it() -> None:
+    space = Space(
+        (
+            Parameter("A", (1, 2)),
+            Parameter("B", (1, 2)),
+            Parameter("C", "integers(0, 2 // (A - B))"),
+        ),
+        ("A > B",),
+    )
+    points = space.on("cpu")
+    assert points.parameters["C"] == (0, 1, 2)
+    assert {config["C"] for config in points.configs()} == {0, 1, 2}
+    assert Config.of(A=1, B=1, C=0) not in points
+    assert len(points.neighbours(Config.of(A=2, B=1, C=0))) == 2
+
+
 def test_domains_that_need_each_other_are_refused() -> None:
     space = Space((Parameter("A", "(B, 1)"), Parameter("B", "(A, 2)")))
     with pytest.raises(SpaceError, match="circle: A -> B -> A"):

@@ -87,9 +87,7 @@ def test_without_the_default_the_tie_goes_to_the_config_nearest_to_it() -> None:
     slow_default = rounds(2.0, 2.0, 2.0, 2.0, 2.0, 2.0, stage="final")
     near, far = config(32, warps=8), config(64, warps=4)
     default = Config.of(BLOCK=32, FAST=False, num_warps=8)
-    winner = won(
-        trial(default, slow_default, default=True), trial(far, times), trial(near, times)
-    )
+    winner = won(trial(default, slow_default, default=True), trial(far, times), trial(near, times))
     assert winner.config == near
     assert winner.tied
 

@@ -60,7 +60,7 @@ def test_a_device_that_differs_in_one_fact_has_another_fingerprint(change: dict)
 
 @pytest.mark.parametrize("look", [detect, target_of])
 def test_a_device_without_kernels_is_refused_with_what_there_is(look: object) -> None:
-    with pytest.raises(TargetError, match="'meta'.*'cpu'"):
+    with pytest.raises(TargetError, match=r"'meta'.*'cpu'"):
         look(torch.device("meta"))  # type: ignore[operator]
 
 

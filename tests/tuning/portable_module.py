@@ -6,6 +6,28 @@ import triton.language as tl
 OFFSET = tl.constexpr(3)
 
 
+class Table:
+    """Something that no other process could make again without this module."""
+
+    sizes = (16, 32)
+
+    def __eq__(self, other):
+        return type(other) is Table
+
+
+TABLE = Table()
+
+
+@triton.constexpr_function
+def size(place):
+    return TABLE.sizes[place]
+
+
 @triton.jit
 def shifted(x):
     return x + OFFSET
+
+
+@triton.jit
+def with_table(x_ptr):
+    tl.store(x_ptr, size(1))

@@ -18,6 +18,7 @@ from tritune.space import Config, Parameter, Space
 from tritune.store import Store
 from tritune.store.records import Run, Samples, Trial
 from tritune.targets.device import detect
+from tritune.tuning import later
 from tritune.tuning.autotune import autotune
 from tritune.tuning.triton_configs import config_of, points_of
 from tritune.tuning.tune_call import process_store
@@ -39,7 +40,25 @@ def no_tuning(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("nothing was to be tuned")
 
-    monkeypatch.setattr("tritune.tuning.tune_call.tune_case", refuse)
+    monkeypatch.setattr("tritune.tuning.tuner.tune_case", refuse)
+
+
+@pytest.fixture
+def quick_tuning(monkeypatch):
+    """A tuner that measures nothing: the last config of the list wins."""
+
+    def tune(job, store, run, settings):
+        job.spec.open().run(job.default)  # in the arguments' copies
+        *others, winner = job.points.configs()
+        for config in (winner, *others):
+            add_trial(store, job.task, config, run, 1.0 if config is winner else 2.0)
+
+    monkeypatch.setattr("tritune.tuning.tuner.tune_case", tune)
+
+
+def add_trial(store, task, point, run, ms):
+    samples = tuple(Samples(run, "final", number, (ms,) * 3) for number in range(6))
+    store.add_trial(Trial(task, point, run, "2025-01-01T00:00:00", samples=samples))
 
 
 def blocks(*sizes, **more):
@@ -129,12 +148,12 @@ SCRIPT = """
     print("the script runs")
 
     def kernel_adding(bias, configs):
-        @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+        @triton.heuristics({"EVEN": lambda args: args["n"] % 2 == 0})
         @autotune(configs=configs, key=["n"])
         @triton.heuristics({"SQUARE": lambda args: args["BLOCK"] * args["BLOCK"]})
         @triton.jit
         def add(x, n, EVEN: tl.constexpr, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
-            tl.static_assert(SQUARE == BLOCK * BLOCK)
+            tl.static_assert(EVEN and SQUARE == BLOCK * BLOCK)
             offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
             tl.store(x + offsets, tl.load(x + offsets, offsets < n) + bias, offsets < n)
         return add
@@ -169,14 +188,11 @@ def test_a_script_tunes_once_and_a_second_process_not_at_all(tmp_path, store):
 
 def remember(store, task, winner, others):
     """Put a winner into the store as if it had been tuned."""
-    when = "2025-01-01T00:00:00"
     store.add_device(detect(torch.device("cpu")))
-    store.begin_run(Run("run", "test", {}, when))
+    store.begin_run(Run("run", "test", {}, "2025-01-01T00:00:00"))
     for config in (winner, *others):
-        ms = 1.0 if config is winner else 2.0
-        samples = tuple(Samples("run", "final", number, (ms,) * 3) for number in range(6))
         (point,) = points_of([config])
-        store.add_trial(Trial(task, point, "run", when, samples=samples))
+        add_trial(store, task, point, "run", 1.0 if config is winner else 2.0)
 
 
 def remember_scale(store, kernel, n, winner):
@@ -214,6 +230,28 @@ def test_a_config_that_was_removed_from_the_list_does_not_win(store, no_tuning):
     known = autotune(blocks(16, 32, 64), key=["n"])(scale)
     remember_scale(store, known, 1000, known.configs[2])
     assert call_scale(autotune(blocks(16, 32), key=["n"])(scale)).kwargs["BLOCK"] < 64
+
+
+def test_arguments_are_reset_before_the_launch_that_follows_a_race(store, quick_tuning):
+    kernel = autotune(blocks(16, 64), key=["n"], reset_to_zero=["total_ptr"])(accumulate)
+    x, total = torch.randn(64), torch.ones(64)
+    for expected in (x, 2 * x):  # as with Triton: later calls find what the first one left
+        kernel[lambda meta: (triton.cdiv(64, meta["BLOCK"]),)](x, total_ptr=total, n=64)
+        torch.testing.assert_close(total, expected)
+
+
+def test_in_the_background_a_call_does_not_wait_and_a_later_one_has_the_winner(store, quick_tuning):
+    kernel = autotune(blocks(16, 64), key=["n"])(scale)
+    with mode("background"):
+        assert call_scale(kernel) is kernel.configs[0]
+        later.wait()
+        assert call_scale(kernel) is kernel.configs[1]
+
+
+def test_those_who_listen_hear_of_the_winner(store, quick_tuning, monkeypatch, capsys):
+    monkeypatch.setattr(triton.knobs.autotuning, "print", True)
+    call_scale(autotune(blocks(16, 64), key=["n"])(scale))
+    assert "best config selected: BLOCK: 64" in capsys.readouterr().out
 
 
 def test_pruning_happens_in_the_program_and_one_config_needs_no_race(store, no_tuning):

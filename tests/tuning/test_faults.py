@@ -20,10 +20,10 @@ MEMORY_BYTES = 512 << 20
 GOOD, SLOW = config(), config(repeat=200_000)
 
 COMPILER_FAULTS = {
+    "aborts the compiler": ("crash", "abort (SIGABRT) in compile (faulty.py"),
     "does not compile": ("compile_error", "this config is not meant to compile"),
     "compiles too large": ("out_of_resources", "shared memory"),
     "compiles without end": ("out_of_resources", "memory"),
-    "aborts the compiler": ("crash", "abort (SIGABRT) in compile (faulty.py"),
     "hangs the compiler": ("timeout", "not done after 4 s"),
 }
 FAULTS = {
@@ -50,8 +50,8 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run() -> Run:
     """Everything built, verified and raced, the good config between the bad ones."""
-    suspects = [config(fault) for fault in (*COMPILER_FAULTS, *FAULTS, LATE)]
-    candidates = [SLOW, *suspects[:9], GOOD, *suspects[9:]]
+    first, *others = (config(fault) for fault in COMPILER_FAULTS)
+    candidates = [first, *map(config, FAULTS), SLOW, GOOD, config(LATE), *others]
     with BuildPool(SPEC, 2, SECONDS, MEMORY_BYTES) as pool:
         pool.submit(candidates)
         builds = {result.config: result for result in pool.as_completed()}

@@ -22,7 +22,8 @@ from tritune.cli._examination import (
     SelfTest,
     Threads,
 )
-from tritune.cli._machine import cpu_model, physical_cores, triton_cache, usable_threads
+from tritune.cli._machine import physical_cores, triton_cache, usable_threads
+from tritune.targets.host import cpu_model
 
 _SELF_TEST_SECONDS = 120
 _INSTALL = {

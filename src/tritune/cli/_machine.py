@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 from tritune.cli._examination import Cache, Problem
-
-
-def cpu_model() -> str | None:
-    """The name the processor gives itself; some architectures give none."""
-    for key, value in _cpuinfo():
-        if key in ("model name", "Model", "cpu model", "cpu"):
-            return " ".join(value.split())
-    return platform.processor() or None
+from tritune.targets.host import cpuinfo
 
 
 def physical_cores() -> int | None:
     """Cores as opposed to hardware threads, where the system tells."""
     package = ""
     cores: set[tuple[str, str]] = set()
-    for key, value in _cpuinfo():
+    for key, value in cpuinfo():
         if key == "physical id":
             package = value
         elif key == "core id":
@@ -57,15 +49,6 @@ def triton_cache(problems: list[Problem]) -> Cache:
             )
         )
     return Cache("triton", str(folder), source, exists, writable, _size(folder) if exists else 0)
-
-
-def _cpuinfo() -> list[tuple[str, str]]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    pairs = (line.partition(":") for line in lines)
-    return [(key.strip(), value.strip()) for key, _, value in pairs]
 
 
 def _writable(folder: Path) -> bool:

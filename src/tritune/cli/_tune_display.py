@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tritune.cli.tune import Row
     from tritune.kernels.kernel import Problem
     from tritune.tuning import tuner
+    from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
 
 
@@ -117,7 +117,7 @@ def described(problem: Problem) -> str:
 
 
 def table(
-    rows: Sequence[Row], location: str, seconds: float, interrupted: bool, asked: int
+    rows: Sequence[Tuned], location: str, seconds: float, interrupted: bool, asked: int
 ) -> None:
     """The table default / tuned / vendor, and what was stored where."""
     # A pipe or a file gets whole lines; a terminal wraps at its width.
@@ -134,7 +134,7 @@ def table(
     _summary(console, rows, location, seconds, interrupted, asked)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Tuned) -> list[str]:
     outcome = row.outcome
     winner = outcome.winner
     failed = " ".join(f"{n} {reason}" for reason, n in sorted(outcome.failures.items()))
@@ -158,7 +158,7 @@ def _cells(row: Row) -> list[str]:
 
 def _summary(
     console: Console,
-    rows: Sequence[Row],
+    rows: Sequence[Tuned],
     location: str,
     seconds: float,
     interrupted: bool,

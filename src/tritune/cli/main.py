@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tritune._version import __version__
-from tritune.cli import doctor, tune
+from tritune.cli import db, doctor, replay, tune
 from tritune.errors import TrituneError
 
 # Recent releases of typer carry their own copy of click. The base of all usage errors is reached
@@ -44,6 +44,8 @@ def _root(
 
 app.command("doctor")(doctor.command)
 app.command("tune")(tune.command)
+app.command("replay")(replay.command)
+app.add_typer(db.app, name="db")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

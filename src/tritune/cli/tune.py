@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -14,19 +15,10 @@ import typer
 
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
-    from tritune.tuning.tuner import Outcome
+    from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
 
 DEFAULT_MODEL = "llama-3-8b"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One tuned problem of one op."""
-
-    workload: Workload
-    problem: Problem
-    outcome: Outcome
 
 
 def command(
@@ -71,26 +63,30 @@ def command(
     their own. What is known already is not measured again: interrupt it, and run it again to go on.
     """
     from tritune.cli._tune_display import Display, table
+    from tritune.store import Store
+    from tritune.workloads.tuning import tune_all
 
     started = time.monotonic()
     request = _Request(ops or [], model, problem or [], recorded, dtype, device, effort)
-    settings = _settings(effort, strategy, jobs, seed)
-    rows: list[Row] = []
+    settings = _settings(effort, strategy, jobs, seed, budget)
+    where = request.torch_device
+    rows: list[Tuned] = []
     interrupted = False
-    with _opened(store) as opened:
+    with Store(store) as opened:
         work = request.problems(opened)
         with Display(len(work), budget, quiet=as_json) as display:
+            command = " ".join(["tritune", *sys.argv[1:]])
+            watching = (display.begin, display.update)
             try:
-                for row in _tune(work, request.torch_device, opened, settings, budget, display):
-                    rows.append(row)
+                for tuned in tune_all(work, where, opened, settings, command, *watching):
+                    rows.append(tuned)
+                    display.end(tuned.outcome)
             except KeyboardInterrupt:
                 interrupted = True
-        if not interrupted:
-            _learn(rows, request.torch_device, opened)
         location = opened.location
     seconds = time.monotonic() - started
     if as_json:
-        print(json.dumps(as_document(request.torch_device, rows, seconds), indent=2))
+        print(json.dumps(as_document(where, rows, seconds), indent=2))
     else:
         table(rows, location, seconds, interrupted, len(work))
     if interrupted:
@@ -154,7 +150,9 @@ class _Request:
         return [(WORKLOADS[name], each) for name, each in found]
 
 
-def _settings(effort: str, strategy: str | None, jobs: int | None, seed: int) -> Any:
+def _settings(
+    effort: str, strategy: str | None, jobs: int | None, seed: int, budget: float | None
+) -> Any:
     from tritune.tuning.effort import EFFORTS
     from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES
     from tritune.tuning.tuner import Settings
@@ -165,58 +163,18 @@ def _settings(effort: str, strategy: str | None, jobs: int | None, seed: int) ->
         raise typer.BadParameter(f"strategy {strategy!r}, allowed: {', '.join(STRATEGIES)}")
     if jobs is not None and jobs < 1:
         raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
+    if budget is not None and not budget > 0:
+        raise typer.BadParameter(f"budget {budget:g}, allowed: more than 0 seconds")
     return Settings(
         EFFORTS[effort],
         strategy=strategy or DEFAULT_STRATEGY,
+        budget_seconds=math.inf if budget is None else budget,
         jobs=jobs or os.cpu_count() or 1,
         seed=seed,
     )
 
 
-def _opened(location: str | None) -> Any:
-    from tritune.store import Store
-
-    return Store(location)
-
-
-def _tune(
-    work: Sequence[tuple[Workload, Problem]],
-    device: Any,
-    store: Any,
-    settings: Any,
-    budget: float | None,
-    display: Any,
-) -> Any:
-    """Tune one problem after the other; each gets its share of the time that is left."""
-    from dataclasses import replace
-
-    from tritune.tuning.tuner import begin_run
-    from tritune.workloads.tuning import environment, tune_problem
-
-    end = None if budget is None else time.monotonic() + budget
-    run = begin_run(store, " ".join(["tritune", *sys.argv[1:]]), environment(settings))
-    for done, (workload, problem) in enumerate(work):
-        here = settings
-        if end is not None:
-            left = max(end - time.monotonic(), 0.0)
-            here = replace(settings, budget_seconds=left / (len(work) - done))
-        display.begin(workload, problem)
-        outcome = tune_problem(workload, problem, device, store, run, here, display.update)
-        display.end(outcome)
-        yield Row(workload, problem, outcome)
-
-
-def _learn(rows: Sequence[Row], device: Any, store: Any) -> None:
-    """Let the policy learn from what is in the store now."""
-    from tritune.policy.describe import learn_and_save
-    from tritune.targets.device import detect
-
-    silicon = detect(device)
-    for kernel in {row.workload.kernel.name: row.workload.kernel for row in rows}.values():
-        learn_and_save(store, kernel, silicon)
-
-
-def as_document(device: Any, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
+def as_document(device: Any, rows: Sequence[Tuned], seconds: float) -> dict[str, Any]:
     """The JSON form."""
     from tritune.targets.device import detect
 

@@ -4,8 +4,8 @@ One kernel serves two layouts. *Strided*: (batch, head, token, dim) tensors with
 *Packed*: the tokens of all sequences in a row, sequence b being tokens starts[b] to starts[b + 1].
 
 Queries and keys of a sequence are aligned at their ends: query i is at position i + keys - queries,
-its own key's. A head that is no power of two wide is either padded to one, or split into parts that
-are (80 = 64 + 16): products over the parts add up to the product over the head.
+its own key's. Where queries are few, the keys of a sequence may be dealt out to NUM_SPLITS
+programs, whose results a second kernel merges.
 """
 
 import math
@@ -15,168 +15,117 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
+from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
+from tritune.kernels.attention_softmax import (
+    LN_2,
+    LOG2_E,
+    begin_softmax,
+    fold_scores,
+    fold_values,
+    head_parts,
+    hide_keys,
+    keys_of_phase,
+    load_rows,
+    no_values,
+    phase_order,
+    score_keys,
+    score_units,
+    seen_keys,
+    share_of,
+    store_rows,
+)
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.space import Config, Parameter, Space
-
-LOG2_E = tl.constexpr(math.log2(math.e))
-LN_2 = tl.constexpr(math.log(2))
-
-#: Where a running maximum begins. Unlike -inf it can be subtracted from itself, so rows that have
-#: seen no key need no care: their weights are exp2(-inf - LOWEST) = 0.
-LOWEST = tl.constexpr(-3.4e38)
+from tritune.space import Config, Parameter, Space, Value
 
 #: A bias below this stays above LOWEST in units of log2. Masks made of the lowest finite number
 #: hide a key from rows that see others, and weigh all alike where a row sees no other.
 LOWEST_BIAS = tl.constexpr(-2e38)
 
 
-@triton.constexpr_function
-def head_parts(size, split):
-    """(first dim, width) of the tiles that a head is read in; a product needs a width of 16."""
-    parts, first = [], 0
-    while first < size:
-        width = 16
-        while 2 * width <= size - first or (not split and width < size):
-            width *= 2
-        parts.append((first, width))
-        first += width
-    return tuple(parts)
+@triton.jit
+def _load_block(
+    source, at, start, exist, strides, SIZE: tl.constexpr, PARTS: tl.constexpr,
+    OFFSET: tl.constexpr, TRANSPOSED: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    USE_DESCRIPTORS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """A block of keys or values, a tile for each part of the head; those that do not exist are 0.
 
-
-@triton.constexpr_function
-def width_of(parts, part):
-    return parts[part][1]
-
-
-@triton.constexpr_function
-def phase_order(windowed, masked_first):
-    """In which order the blocks of keys come that every row sees (whole), and those around them."""
-    order = ("after", "whole") if masked_first else ("whole", "after")
-    return ("before", *order) if windowed else order
+    The source is a pointer to the sequence's first row, or a tensor descriptor, in which that row
+    is at the coordinates `at`: (batch, head, token).
+    """
+    if USE_DESCRIPTORS:
+        tiles = tl.tuple(())
+        for part in tl.static_range(len(PARTS)):
+            coordinates = [at[0], at[1], at[2] + start, PARTS[part][0]]
+            tile = source[part].load(coordinates).reshape([BLOCK_N, PARTS[part][1]])
+            if MASKED and PACKED:
+                # What lies past the tensor reads as zero, but here the next sequence follows.
+                tile = tl.where(exist[:, None], tile, 0.0)
+            tiles += (tile.T if TRANSPOSED else tile,)
+        return tiles
+    else:
+        rows = tl.arange(0, BLOCK_N).to(OFFSET) * strides[2]
+        block = source + tl.cast(start, tl.int64) * strides[2]
+        return load_rows(
+            block, rows, exist, strides[3], SIZE, PARTS, OFFSET, 1 if TRANSPOSED else 0, MASKED
+        )
 
 
 @triton.jit
-def _load(
-    ptr, rows, inside, dim_stride,
-    SIZE: tl.constexpr, PARTS: tl.constexpr, OFFSET: tl.constexpr, ROW_AXIS: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    """The head's dims of each row, a tile for each part of it; `rows` are offsets from the pointer.
-
-    Rows run along axis ROW_AXIS. MASKED: those that are not `inside` are zero, and are not read.
-    """
-    tiles = tl.tuple(())
-    rows = tl.expand_dims(rows, 1 - ROW_AXIS)
-    inside = tl.expand_dims(inside, 1 - ROW_AXIS)
-    for part in tl.static_range(len(PARTS)):
-        dims = tl.expand_dims(PARTS[part][0] + tl.arange(0, PARTS[part][1]), ROW_AXIS)
-        places = ptr + rows + dims.to(OFFSET) * dim_stride
-        if PARTS[part][0] + PARTS[part][1] > SIZE:
-            mask = (dims < SIZE) & inside if MASKED else dims < SIZE
-            tiles += (tl.load(places, mask=mask, other=0.0),)
-        elif MASKED:
-            tiles += (tl.load(places, mask=inside, other=0.0),)
-        else:
-            tiles += (tl.load(places),)
-    return tiles
+def _apply_mask(scores, mask_ptr, mask_rows, stride, keys, real, exist):
+    """Scores with a bias, or -inf where a mask of bytes says 0."""
+    place = mask_ptr + mask_rows[:, None] + keys[None, :].to(tl.int64) * stride
+    mask = tl.load(place, mask=real[:, None] & exist[None, :], other=0)
+    if mask_ptr.dtype.element_ty.is_floating():
+        bias = mask.to(tl.float32)
+        scores += tl.maximum(bias, LOWEST_BIAS) * LOG2_E
+        return tl.where(bias > float("-inf"), scores, float("-inf"))
+    else:
+        return tl.where(mask != 0, scores, float("-inf"))
 
 
 @triton.jit
 def _visit_keys(
-    acc, row_max, row_sum, q, k_ptr, v_ptr, mask_ptr, mask_rows, real, positions, slopes,
-    first, end, num_keys, score_scale, softcap, window, k_strides, v_strides, mask_strides,
+    acc, row_max, row_sum, q, k, v, at, mask_ptr, mask_rows, real, positions, slopes,
+    first, end, num_keys, factor, cap, window, k_strides, v_strides, mask_strides,
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr, VALUE_PARTS: tl.constexpr,
-    OFFSET: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRE_LOAD_V: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    OFFSET: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    PRE_LOAD_V: tl.constexpr, USE_DESCRIPTORS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys first..end into the running softmax; MASKED where some may be out of sight.
-
-    Scores are in units of log2: `score_scale`, `softcap` and `slopes` have log2(e) in them.
-    """
-    columns = tl.arange(0, BLOCK_N)
+    """Fold the keys first..end into the running softmax; MASKED where some may be out of sight."""
     for start in range(first, end, BLOCK_N):
-        keys = start + columns
+        keys = start + tl.arange(0, BLOCK_N)
         exist = keys < num_keys
-        k_block = k_ptr + tl.cast(start, tl.int64) * k_strides[2]
-        v_block = v_ptr + tl.cast(start, tl.int64) * v_strides[2]
-        k_rows = columns.to(OFFSET) * k_strides[2]
-        v_rows = columns.to(OFFSET) * v_strides[2]
-        k = _load(k_block, k_rows, exist, k_strides[3], SIZE, PARTS, OFFSET, 1, MASKED)
+        k_block = _load_block(
+            k, at, start, exist, k_strides, SIZE, PARTS, OFFSET, True, MASKED, PACKED,
+            USE_DESCRIPTORS, BLOCK_N,
+        )  # fmt: skip
         if PRE_LOAD_V:
-            v = _load(
-                v_block, v_rows, exist, v_strides[3], VALUE_SIZE, VALUE_PARTS, OFFSET, 0, MASKED
-            )
-
-        scores = tl.dot(q[0], k[0], input_precision="ieee")
-        for part in tl.static_range(1, len(PARTS)):
-            scores = tl.dot(q[part], k[part], scores, input_precision="ieee")
-        scores *= score_scale
-        if softcap is not None:
-            scores = softcap * libdevice.tanh(scores)
-        if slopes is not None:
-            scores += slopes[:, None] * (keys[None, :] - positions[:, None]).to(tl.float32)
+            v_block = _load_block(
+                v, at, start, exist, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False, MASKED,
+                PACKED, USE_DESCRIPTORS, BLOCK_N,
+            )  # fmt: skip
+        scores = score_keys(q, k_block, factor, cap, slopes, keys, positions)
         if mask_ptr is not None:
-            place = mask_ptr + mask_rows[:, None] + keys[None, :].to(tl.int64) * mask_strides[3]
-            mask = tl.load(place, mask=real[:, None] & exist[None, :], other=0)
-            if mask_ptr.dtype.element_ty.is_floating():
-                bias = mask.to(tl.float32)
-                scores += tl.maximum(bias, LOWEST_BIAS) * LOG2_E
-                scores = tl.where(bias > float("-inf"), scores, float("-inf"))
-            else:
-                scores = tl.where(mask != 0, scores, float("-inf"))
+            scores = _apply_mask(scores, mask_ptr, mask_rows, mask_strides[3], keys, real, exist)
         if MASKED:
-            visible = exist[None, :]
-            if CAUSAL:
-                visible = visible & (keys[None, :] <= positions[:, None])
-            if window is not None:
-                visible = visible & (keys[None, :] > positions[:, None] - window)
-            scores = tl.where(visible, scores, float("-inf"))
-
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - new_max[:, None])
-        shrink = tl.exp2(row_max - new_max)
-        row_sum = row_sum * shrink + tl.sum(weights, axis=1)
-        row_max = new_max
+            scores = hide_keys(scores, exist, keys, positions, window, CAUSAL)
+        weights, shrink, row_max, row_sum = fold_scores(scores, row_max, row_sum)
         if not PRE_LOAD_V:
-            v = _load(
-                v_block, v_rows, exist, v_strides[3], VALUE_SIZE, VALUE_PARTS, OFFSET, 0, MASKED
-            )
-        weights = weights.to(v_ptr.dtype.element_ty)
-        new_acc = tl.tuple(())
-        for part in tl.static_range(len(VALUE_PARTS)):
-            shrunk = acc[part] * shrink[:, None]
-            new_acc += (tl.dot(weights, v[part], shrunk, input_precision="ieee"),)
-        acc = new_acc
+            v_block = _load_block(
+                v, at, start, exist, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False, MASKED,
+                PACKED, USE_DESCRIPTORS, BLOCK_N,
+            )  # fmt: skip
+        acc = fold_values(acc, weights, shrink, v_block)
     return acc, row_max, row_sum
 
 
-# Counts change from call to call, and code made for some of them would hardly be better.
-@triton.jit(do_not_specialize=["window", "tiles", "heads", "group", "num_queries", "num_keys"])
-def attention_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, mask_ptr, slopes_ptr, sinks_ptr,
-    q_starts_ptr, k_starts_ptr, scale, softcap, window,
-    tiles, heads, group, num_queries, num_keys,
-    q_strides, k_strides, v_strides, mask_strides,
-    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, CAUSAL: tl.constexpr, OFFSET: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_HEAD: tl.constexpr,
-    PACK_HEADS: tl.constexpr, PRE_LOAD_V: tl.constexpr, MASKED_FIRST: tl.constexpr,
-    HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr,
+@triton.jit
+def _work_of_program(
+    tiles, slots, HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr
 ):  # fmt: skip
-    """softmax(q k^T scale) v for BLOCK_M rows of one sequence.
-
-    A row is a query of one head; with PACK_HEADS, the rows of a program are those of all `group`
-    heads that share a head of keys, and row r is query r // group. What is absent is None: the mask
-    (bytes, or a bias), slopes, sinks, lse, softcap, window, and the starts where the layout is
-    strided. Strides are (batch, head, token, dim); the mask's are (batch, head, query, key). Out
-    and lse are dense: (batch, head, token[, dim]), or packed (token, head[, dim]).
-    """
-    PARTS: tl.constexpr = head_parts(SIZE, SPLIT_HEAD)
-    VALUE_PARTS: tl.constexpr = head_parts(VALUE_SIZE, SPLIT_HEAD)
-
-    # What this program does: which rows of which sequence.
-    slots = heads // group if PACK_HEADS else heads
+    """The tile of rows, the head or group of heads, and the sequence that a program works on."""
     program = tl.program_id(0)
     if HEADS_INSIDE:
         slot = program % slots
@@ -186,111 +135,117 @@ def attention_kernel(
         tile = program % tiles
     if LAST_TILE_FIRST:
         tile = tiles - 1 - tile
-    batch = (program // (tiles * slots)).to(tl.int64)
+    return tile, slot, (program // (tiles * slots)).to(tl.int64)
+
+
+# Counts change from call to call, and code made for some of them would hardly be better.
+@triton.jit(
+    do_not_specialize=["window", "tiles", "heads", "group", "num_queries", "num_keys", "num_rows"]
+)
+def attention_kernel(
+    q_ptr, k, v, out_ptr, lse_ptr, mask_ptr, slopes_ptr, sinks_ptr,
+    q_starts_ptr, k_starts_ptr, scale, softcap, window,
+    tiles, heads, group, num_queries, num_keys, num_rows,
+    q_strides, k_strides, v_strides, mask_strides,
+    SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, CAUSAL: tl.constexpr, OFFSET: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    SPLIT_HEAD: tl.constexpr, PACK_HEADS: tl.constexpr, PRE_LOAD_V: tl.constexpr,
+    MASKED_FIRST: tl.constexpr, HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr,
+    USE_DESCRIPTORS: tl.constexpr = False,
+):  # fmt: skip
+    """softmax(q k^T scale) v for BLOCK_M rows of one sequence and a share of its keys.
+
+    A row is a query of one head; with PACK_HEADS, the rows of a program are those of all `group`
+    heads that share a head of keys, and row r is query r // group. What is absent is None: the mask
+    (bytes, or a bias), slopes, sinks, lse, softcap, window, and the starts where the layout is
+    strided. Strides are (batch, head, token, dim); the mask's are (batch, head, query, key). k and
+    v are pointers, or with USE_DESCRIPTORS a tensor descriptor for each part of the head.
+
+    Out and lse are dense: (batch, head, token[, dim]), or packed (token, head[, dim]). With more
+    than one split, there are `num_rows` rows of each for every split: the softmax over its keys and
+    log2 of the sum that it was divided by.
+    """
+    PARTS: tl.constexpr = head_parts(SIZE, SPLIT_HEAD)
+    VALUE_PARTS: tl.constexpr = head_parts(VALUE_SIZE, SPLIT_HEAD)
+    PACKED: tl.constexpr = q_starts_ptr is not None
+    slots = heads // group if PACK_HEADS else heads
+    tile, slot, batch = _work_of_program(tiles, slots, HEADS_INSIDE, LAST_TILE_FIRST)
     first_q = tl.full([], 0, tl.int64)
     first_k = tl.full([], 0, tl.int64)
-    if q_starts_ptr is not None:
+    if PACKED:
         first_q = tl.load(q_starts_ptr + batch).to(tl.int64)
         first_k = tl.load(k_starts_ptr + batch).to(tl.int64)
         num_queries = (tl.load(q_starts_ptr + batch + 1) - first_q).to(tl.int32)
         num_keys = (tl.load(k_starts_ptr + batch + 1) - first_k).to(tl.int32)
-    first_row = tile * BLOCK_M
-    rows = first_row + tl.arange(0, BLOCK_M)
+
+    # The rows, by their heads, queries and positions among the keys.
+    shared = group if PACK_HEADS else 1
+    first_query = tile * BLOCK_M // shared
+    if first_query >= num_queries:
+        return
+    last_query = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // shared, num_queries - 1)
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     if PACK_HEADS:
         kv_head = slot
         head = slot * group + rows % group
         queries = rows // group
-        first_query = first_row // group
-        last_query = (first_row + BLOCK_M - 1) // group
     else:
         kv_head = slot // group
         head = slot
         queries = rows
-        first_query = first_row
-        last_query = first_row + BLOCK_M - 1
-    if first_query >= num_queries:
-        return
-    last_query = tl.minimum(last_query, num_queries - 1)
     real = queries < num_queries
     positions = queries + (num_keys - num_queries)
-    first_position = first_query + (num_keys - num_queries)
-    last_position = last_query + (num_keys - num_queries)
 
     tokens = first_q + queries
     q_rows = batch * q_strides[0] + head.to(tl.int64) * q_strides[1] + tokens * q_strides[2]
-    q = _load(q_ptr, q_rows, real, q_strides[3], SIZE, PARTS, tl.int64, 0, True)
-    kv_head = kv_head.to(tl.int64)
-    k_ptr += batch * k_strides[0] + kv_head * k_strides[1] + first_k * k_strides[2]
-    v_ptr += batch * v_strides[0] + kv_head * v_strides[1] + first_k * v_strides[2]
+    q = load_rows(q_ptr, q_rows, real, q_strides[3], SIZE, PARTS, tl.int64, 0, True)
+    at = None
+    if USE_DESCRIPTORS:
+        at = (batch.to(tl.int32) if not PACKED else 0, kv_head, first_k.to(tl.int32))
+    else:
+        k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[1] + first_k * k_strides[2]
+        v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[1] + first_k * v_strides[2]
     mask_rows = None
     if mask_ptr is not None:
         mask_rows = head.to(tl.int64) * mask_strides[1] + tokens * mask_strides[2]
         mask_rows += batch * mask_strides[0]
-
-    score_scale = scale.to(tl.float32)
-    if softcap is not None:
-        score_scale /= softcap.to(tl.float32)
-        softcap = softcap.to(tl.float32) * LOG2_E
-    else:
-        score_scale *= LOG2_E
     slopes = None
     if slopes_ptr is not None:
         slopes = tl.load(slopes_ptr + head).to(tl.float32) * LOG2_E
         slopes = slopes + tl.zeros([BLOCK_M], tl.float32)
+    factor, cap = score_units(scale, softcap)
 
-    row_max = tl.full([BLOCK_M], LOWEST, tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    if sinks_ptr is not None:
-        # A sink is a key without a value: the softmax begins with it.
-        sinks = tl.load(sinks_ptr + head).to(tl.float32) * LOG2_E
-        row_max = tl.maximum(row_max, sinks)
-        row_sum = tl.exp2(sinks - row_max)
-    acc = tl.tuple(())
-    for part in tl.static_range(len(VALUE_PARTS)):
-        acc += (tl.zeros([BLOCK_M, width_of(VALUE_PARTS, part)], tl.float32),)
-
-    # Some row sees the keys first..end, and every row those of whole_first..whole_end. The blocks
-    # of the latter need no mask.
-    first = 0
-    end = num_keys
-    whole_first = 0
-    whole_end = num_keys
-    if CAUSAL:
-        end = tl.minimum(last_position + 1, num_keys)
-        whole_end = tl.maximum(tl.minimum(first_position + 1, num_keys), 0)
-    if window is not None:
-        first = tl.maximum(first_position - window + 1, 0) // BLOCK_N * BLOCK_N
-        whole_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), BLOCK_N) * BLOCK_N
-    whole_end = tl.maximum(whole_end // BLOCK_N * BLOCK_N, whole_first)
-
-    PHASES: tl.constexpr = phase_order(window is not None, MASKED_FIRST)
+    # The sinks of split keys are the merging kernel's.
+    row_max, row_sum = begin_softmax(sinks_ptr if NUM_SPLITS == 1 else None, head, BLOCK_M)
+    acc = no_values(BLOCK_M, VALUE_PARTS)
+    past = num_keys - num_queries
+    first, whole_first, whole_end, end = seen_keys(
+        first_query + past, last_query + past, num_keys, window, CAUSAL, BLOCK_N
+    )
+    split = tl.program_id(1) if NUM_SPLITS > 1 else 0
+    first, end = share_of(first, end, split, NUM_SPLITS, BLOCK_N)
+    PHASES: tl.constexpr = phase_order(window is not None, True, MASKED_FIRST)
     for phase in tl.static_range(len(PHASES)):
-        if PHASES[phase] == "before":
-            begin, stop = first, tl.minimum(whole_first, end)
-        elif PHASES[phase] == "whole":
-            begin, stop = whole_first, whole_end
-        else:
-            begin, stop = whole_end, end
+        begin, stop = keys_of_phase(PHASES[phase], whole_first, whole_end, first, end, NUM_SPLITS)
         acc, row_max, row_sum = _visit_keys(
-            acc, row_max, row_sum, q, k_ptr, v_ptr, mask_ptr, mask_rows, real, positions, slopes,
-            begin, stop, num_keys, score_scale, softcap, window,
-            k_strides, v_strides, mask_strides, SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, OFFSET,
-            CAUSAL, PHASES[phase] != "whole", PRE_LOAD_V, BLOCK_N,
+            acc, row_max, row_sum, q, k, v, at, mask_ptr, mask_rows, real, positions, slopes,
+            begin, stop, num_keys, factor, cap, window, k_strides, v_strides, mask_strides,
+            SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, OFFSET, CAUSAL, PHASES[phase] != "whole", PACKED,
+            PRE_LOAD_V, USE_DESCRIPTORS, BLOCK_N,
         )  # fmt: skip
 
-    # A row that saw nothing has a sum of 0; its result is 0, its log-sum-exp -inf.
-    divisor = tl.where(row_sum > 0, row_sum, 1.0)
-    if q_starts_ptr is not None:
-        out_rows = tokens * heads + head
-    else:
-        out_rows = (batch * heads + head) * num_queries + queries
-    for part in tl.static_range(len(VALUE_PARTS)):
-        dims = VALUE_PARTS[part][0] + tl.arange(0, VALUE_PARTS[part][1])
-        out = (acc[part] / divisor[:, None]).to(out_ptr.dtype.element_ty)
-        places = out_ptr + out_rows[:, None] * VALUE_SIZE + dims[None, :]
-        tl.store(places, out, mask=real[:, None] & (dims[None, :] < VALUE_SIZE))
+    out_rows = tokens * heads + head if PACKED else (batch * heads + head) * num_queries + queries
+    written = real
+    if NUM_SPLITS > 1:
+        out_rows += split * num_rows.to(tl.int64)
+        # Nobody reads the result of a split without keys.
+        written = real & (first < end)
+    store_rows(
+        out_ptr, out_rows * VALUE_SIZE, written, 1, acc, row_sum, None, VALUE_SIZE, VALUE_PARTS
+    )
     if lse_ptr is not None:
-        tl.store(lse_ptr + out_rows, (row_max + tl.log2(row_sum)) * LN_2, mask=real)
+        lse = row_max + tl.log2(row_sum)
+        tl.store(lse_ptr + out_rows, lse if NUM_SPLITS > 1 else lse * LN_2, mask=real)
 
 
 @dataclass(frozen=True)
@@ -325,12 +280,14 @@ SPACE = Space(
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), ("cuda", "hip")),
         Parameter("BLOCK_M", (4, 8, 16, 32, 64, 128, 256), ("cpu",)),
         Parameter("BLOCK_N", (16, 32, 64, 128, 256)),
+        Parameter("NUM_SPLITS", (1, 2, 4, 8, 16, 32, 64)),
         Parameter("SPLIT_HEAD", (False, True)),
         Parameter("PACK_HEADS", (False, True)),
         Parameter("PRE_LOAD_V", (False, True)),
         Parameter("MASKED_FIRST", (False, True)),
         Parameter("HEADS_INSIDE", (False, True)),
         Parameter("LAST_TILE_FIRST", (False, True)),
+        Parameter("USE_DESCRIPTORS", (False, True), ("cuda",)),
         Parameter("num_warps", (1, 2, 4, 8, 16), ("cuda",)),
         Parameter("num_stages", (1, 2, 3, 4), ("cuda",)),
         Parameter("num_warps", (1, 2, 4, 8), ("hip",)),
@@ -348,6 +305,11 @@ SPACE = Space(
         # Orders that only matter where tiles are not alike.
         "not LAST_TILE_FIRST or causal or window",
         "not MASKED_FIRST or causal or window",
+        # A split has a block of keys at least, and all of them write no more rows than they read.
+        "NUM_SPLITS == 1 or NUM_SPLITS * max(queries, BLOCK_N) <= keys",
+        # Rows that a descriptor describes begin at multiples of 16 bytes.
+        "not USE_DESCRIPTORS or arch >= 90 and head_size * element_bytes % 16 == 0"
+        " and value_size * element_bytes % 16 == 0",
         # Rows past the last query and columns past the last key are wasted work.
         "BLOCK_M <= max(16, 2 * queries * (group if PACK_HEADS else 1))",
         "BLOCK_N <= max(64, 2 * keys)",
@@ -404,9 +366,13 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     if rows < block_m:
         block_m = max(4 if family == "cpu" else 16, triton.next_power_of_2(rows))
         warps = warps if full else 4
-    tile = {
+    slots = problem.heads // (problem.group if pack else 1)
+    programs = problem.batch * slots * triton.cdiv(rows, block_m)
+    seen = min(problem.keys, problem.window + problem.queries) if problem.window else problem.keys
+    tile: dict[str, Value] = {
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
+        "NUM_SPLITS": default_splits(programs, seen, family, problem.keys // problem.queries),
         "SPLIT_HEAD": any(n & (n - 1) for n in (problem.head_size, problem.value_size)),
         "PACK_HEADS": pack,
         "PRE_LOAD_V": False,
@@ -415,7 +381,7 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         "LAST_TILE_FIRST": problem.causal,
     }
     if family == "cuda":
-        return Config.of(**tile, num_warps=warps, num_stages=2)
+        return Config.of(**tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=2)
     if family == "hip":
         return Config.of(
             **tile, num_warps=warps, num_stages=1, waves_per_eu=0, matrix_instr_nonkdim=16
@@ -487,7 +453,7 @@ def attention_varlen_reference(
 
 KERNEL = Kernel(
     name="attention",
-    functions=(attention_kernel, _visit_keys, _load, head_parts, width_of, phase_order),
+    functions=(attention_kernel, merge_splits_kernel),
     space=SPACE,
     default=default_config,
     reference=attention_reference,

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tritune.kernels.attention_prefill import KERNEL, AttentionProblem, attention_kernel
+from tritune.kernels.attention_prefill import KERNEL, attention_kernel
+from tritune.kernels.attention_softmax import head_parts
+from tritune.ops.attention_checks import (
+    INTEGERS,
+    LARGEST_HEAD,
+    check_heads,
+    check_options,
+    check_per_head,
+    wrong_starts,
+)
+from tritune.ops.attention_plan import Lengths, Options, Plan, dtype_name, plan_attention
+from tritune.ops.attention_splits import merge_splits, packed, split_results
 from tritune.ops.check import FLOATS, Check, looks_inside
 from tritune.ops.choose import config_for
 from tritune.ops.library import register
+from tritune.ops.shapes import described
 
-LARGEST_HEAD = 256
+__all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]
 
 
 def attention(
@@ -50,9 +60,10 @@ def attention(
     A query that sees no key gets zeros, and a log-sum-exp of -inf (of the sink, if there is one).
     """
     with Check("attention") as check:
-        _check_flags(check, window, softcap, alibi_slopes, sinks)
-        if _check_tensors(check, q, k, v, rank=4):
-            _check_heads(check, q.shape[1], alibi_slopes=alibi_slopes, sinks=sinks)
+        check_options(check, scale, window, softcap)
+        good = _check_tensors(check, q, k, v, rank=4)
+        check_per_head(check, q.shape[1] if good else None, alibi_slopes=alibi_slopes, sinks=sinks)
+        if good:
             if mask is not None:
                 _check_mask(check, mask, (*q.shape[:3], k.shape[2]))
             check.same_device(q=q, k=k, v=v, mask=mask, alibi_slopes=alibi_slopes, sinks=sinks)
@@ -87,20 +98,14 @@ def attention_varlen(
     everything else is as in `attention`.
     """
     with Check("attention_varlen") as check:
-        _check_flags(check, window, softcap, alibi_slopes, sinks)
-        starts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        integers = (torch.int32, torch.int64)
-        good = [check.tensor(name, t, rank=1, dtypes=integers) for name, t in starts.items()]
-        if _check_tensors(check, q, k, v, rank=3) and all(good):
-            _check_heads(check, q.shape[1], alibi_slopes=alibi_slopes, sinks=sinks)
-            counts = cu_seqlens_q.shape[0], cu_seqlens_k.shape[0]
-            if counts[0] != counts[1] or counts[0] < 1:
-                check.that(
-                    False,
-                    f"cu_seqlens_q has {counts[0]} entries and cu_seqlens_k {counts[1]}, "
-                    "allowed: one more than there are sequences, in both",
-                )
-            check.same_device(q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, **starts)
+        check_options(check, scale, window, softcap)
+        good = _check_tensors(check, q, k, v, rank=3)
+        check_per_head(check, q.shape[1] if good else None, alibi_slopes=alibi_slopes, sinks=sinks)
+        if _check_starts(check, cu_seqlens_q, cu_seqlens_k) and good:
+            check.same_device(
+                q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks,
+                cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+            )  # fmt: skip
     arguments = (
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, _scale(q, scale),
         window, softcap, alibi_slopes, sinks,
@@ -112,10 +117,6 @@ def _scale(q: torch.Tensor, scale: float | None) -> float:
     return float(q.shape[-1]) ** -0.5 if scale is None else float(scale)
 
 
-# Messages are written only where a check failed: torch's compiler traces these functions, and a
-# message that names a dynamic size would pin it.
-
-
 def _check_tensors(
     check: Check, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rank: int
 ) -> bool:
@@ -125,57 +126,34 @@ def _check_tensors(
         return False
     if not q.dtype == k.dtype == v.dtype:
         kinds = ", ".join(
-            f"{name} is {str(t.dtype).removeprefix('torch.')}"
-            for name, t in (("q", q), ("k", k), ("v", v))
+            f"{name} is {dtype_name(t.dtype)}" for name, t in (("q", q), ("k", k), ("v", v))
         )
         check.that(False, f"{kinds}, allowed: one dtype for all")
     if k.shape[:-1] != v.shape[:-1]:
         check.that(
             False,
-            f"k is {tuple(k.shape)} and v {tuple(v.shape)}, allowed: shapes that differ in the "
-            "last dimension only",
+            f"k is {described(k)} and v {described(v)}, allowed: shapes that differ in the last "
+            "dimension only",
         )
-    heads, kv_heads = q.shape[1], k.shape[1]
-    if kv_heads == 0 or heads % kv_heads != 0:
-        check.that(False, f"q has {heads} heads and k {kv_heads}, allowed: a multiple of k's")
-    if q.shape[-1] != k.shape[-1]:
-        check.that(
-            False, f"q has a head size of {q.shape[-1]} and k of {k.shape[-1]}, allowed: the same"
-        )
+    check_heads(check, q, k, v, k.shape[1])
     if rank == 4 and q.shape[0] != k.shape[0]:
-        check.that(False, f"q has a batch of {q.shape[0]} and k of {k.shape[0]}")
-    for name, tensor in (("q", q), ("v", v)):
-        if not 1 <= tensor.shape[-1] <= LARGEST_HEAD:
-            check.that(
-                False,
-                f"{name} has a head size of {tensor.shape[-1]}, allowed: 1 to {LARGEST_HEAD}",
-            )
+        check.that(False, f"q has a batch of {q.shape[0]} and k of {k.shape[0]}, allowed: the same")
     return True
 
 
-def _check_flags(
-    check: Check,
-    window: int | None,
-    softcap: float | None,
-    alibi_slopes: torch.Tensor | None,
-    sinks: torch.Tensor | None,
-) -> None:
-    if window is not None and window < 1:
-        check.that(False, f"window is {window}, allowed: 1 and more, or None")
-    if softcap is not None and not softcap > 0:
-        check.that(False, f"softcap is {softcap}, allowed: more than 0, or None")
-    for name, tensor in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
-        if tensor is not None:
-            check.tensor(name, tensor, rank=1)
-
-
-def _check_heads(check: Check, heads: int, **tensors: torch.Tensor | None) -> None:
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.dim() == 1 and tensor.shape[0] != heads:
-            check.that(
-                False,
-                f"{name} has {tensor.shape[0]} entries, allowed: one for each of q's {heads} heads",
-            )
+def _check_starts(check: Check, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor) -> bool:
+    starts = (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))
+    good = [check.tensor(name, t, rank=1, dtypes=INTEGERS) for name, t in starts]
+    if not all(good):
+        return False
+    counts = cu_seqlens_q.shape[0], cu_seqlens_k.shape[0]
+    if counts[0] != counts[1] or counts[0] < 1:
+        check.that(
+            False,
+            f"cu_seqlens_q has {counts[0]} entries and cu_seqlens_k {counts[1]}, "
+            "allowed: one more than there are sequences, in both",
+        )
+    return True
 
 
 def _check_mask(check: Check, mask: torch.Tensor, shape: tuple[int, ...]) -> None:
@@ -184,98 +162,97 @@ def _check_mask(check: Check, mask: torch.Tensor, shape: tuple[int, ...]) -> Non
     if mask.dim() > 4 or any(
         n != 1 and n != m for n, m in zip(reversed(mask.shape), reversed(shape), strict=False)
     ):
-        check.that(False, f"mask is {tuple(mask.shape)}, allowed: what can be broadcast to {shape}")
+        check.that(False, f"mask is {described(mask)}, allowed: what can be broadcast to {shape}")
 
 
-def _check_starts(name: str, starts: torch.Tensor, tokens: int, longest: int) -> list[str]:
-    """Why these cumulative lengths do not describe the tokens; on a GPU this waits for it."""
-    values = starts.tolist()
-    lengths = [b - a for a, b in itertools.pairwise(values)]
-    reasons = []
-    if values[0] != 0 or values[-1] != tokens:
-        reasons.append(
-            f"cu_seqlens_{name} goes from {values[0]} to {values[-1]}, allowed: from 0 to {tokens},"
-            " the number of tokens"
-        )
-    if any(n < 0 for n in lengths):
-        reasons.append(f"cu_seqlens_{name} decreases")
-    if max(lengths, default=0) > longest:
-        reasons.append(
-            f"max_seqlen_{name} is {longest}, allowed: at least the longest length, {max(lengths)}"
-        )
-    return reasons
+class _Inputs(NamedTuple):
+    """The tensors of a call; what is absent is None."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor | None
+    slopes: torch.Tensor | None
+    sinks: torch.Tensor | None
+    starts: tuple[torch.Tensor, torch.Tensor] | None
 
 
 def _launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    starts: tuple[torch.Tensor, torch.Tensor] | None,
-    batch: int,
-    queries: int,
-    keys: int,
+    inputs: _Inputs,
+    lengths: Lengths,
     causal: bool,
     scale: float,
     window: int | None,
     softcap: float | None,
-    mask: torch.Tensor | None,
-    alibi_slopes: torch.Tensor | None,
-    sinks: torch.Tensor | None,
     with_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Both layouts; `queries` and `keys` are the lengths of each sequence, or of the longest."""
-    packed = starts is not None
+) -> Any:
+    """Both layouts. Returns the result, with or without the log-sum-exp."""
+    q, k, v, mask, slopes, sinks, starts = inputs
     out = q.new_empty(*q.shape[:-1], v.shape[-1])
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if with_lse else None
-    if out.numel() == 0:
-        return out, lse
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    if window is not None:
-        causal = True
-        window = window if window < keys else None
-    if mask is not None:
-        mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
-        mask = mask.expand(batch, heads, queries, keys)
-    problem = AttentionProblem(
-        batch=triton.next_power_of_2(batch),
-        heads=heads,
-        group=group,
-        queries=triton.next_power_of_2(queries),
-        keys=triton.next_power_of_2(keys),
-        head_size=q.shape[-1],
-        value_size=v.shape[-1],
-        dtype=str(q.dtype).removeprefix("torch."),
-        causal=causal,
-        window=triton.next_power_of_2(window or 0),
-        softcap=softcap is not None,
-        mask="none" if mask is None else "boolean" if mask.dtype == torch.uint8 else "additive",
-        alibi=alibi_slopes is not None,
-        packed=packed,
-    )
-    config = config_for(KERNEL, problem, q.device)
-    rows, slots = (queries * group, heads // group) if config["PACK_HEADS"] else (queries, heads)
-    tiles = triton.cdiv(rows, config["BLOCK_M"])
-    q_strides, k_strides, v_strides = (_strides(t, packed) for t in (q, k, v))
-    # Offsets within a block of keys fit 32 bits unless a stride is huge.
-    reach = 256 * max(sum(k_strides[2:]), sum(v_strides[2:]))
-    attention_kernel[(tiles * slots * batch,)](
-        q, k, v, out, lse, mask,
-        None if alibi_slopes is None else alibi_slopes.contiguous(),
-        None if sinks is None else sinks.contiguous(),
-        *(starts or (None, None)),
-        scale, softcap, window, tiles, heads, group, queries, keys,
-        q_strides, k_strides, v_strides, None if mask is None else mask.stride(),
-        SIZE=q.shape[-1], VALUE_SIZE=v.shape[-1], CAUSAL=causal,
-        OFFSET=tl.int64 if reach >= 2**31 else tl.int32,
-        **config,
+    if out.numel() != 0:
+        plan = plan_attention(
+            lengths, starts is not None, q.dtype, (q.shape[1], k.shape[1]),
+            (q.shape[-1], v.shape[-1]), (q.stride(), k.stride(), v.stride()),
+            Options(causal, window, softcap is not None, slopes is not None, _kind(mask)),
+        )  # fmt: skip
+        config = config_for(KERNEL, plan.problem, q.device)
+        splits = config["NUM_SPLITS"]
+        if splits == 1:
+            _launch_kernel(inputs, lengths, plan, config, scale, softcap, out, lse)
+        else:
+            results = split_results(q, splits, q.numel() // q.shape[-1], v.shape[-1])
+            _launch_kernel(inputs, lengths, plan, config, scale, softcap, *results)
+            merge_splits(results, out, lse, sinks, None if starts is None else starts[0])
+    return out if lse is None else (out, lse)
+
+
+def _launch_kernel(
+    inputs: _Inputs,
+    lengths: Lengths,
+    plan: Plan,
+    config: dict[str, Any],
+    scale: float,
+    softcap: float | None,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    q, k, v, mask, slopes, sinks, starts = inputs
+    problem, (batch, queries, keys) = plan.problem, lengths
+    group = problem.group if config["PACK_HEADS"] else 1
+    tiles = -(-queries * group // config["BLOCK_M"])
+    sources: Any = (k, v)
+    if config.get("USE_DESCRIPTORS"):
+        if plan.described and not (k.data_ptr() | v.data_ptr()) % 16:
+            sources = [_descriptors(t, config) for t in (k, v)]
+        else:
+            config = {**config, "USE_DESCRIPTORS": False}
+    attention_kernel[(tiles * problem.heads // group * batch, config["NUM_SPLITS"])](
+        q, *sources, out, lse, mask, slopes, sinks, *(starts or (None, None)),
+        scale, softcap, plan.options.window,
+        tiles, problem.heads, problem.group, queries, keys, q.numel() // problem.head_size,
+        plan.q, plan.k, plan.v, None if mask is None else mask.stride(),
+        SIZE=problem.head_size, VALUE_SIZE=problem.value_size, CAUSAL=problem.causal,
+        OFFSET=plan.offset, **config,
     )  # fmt: skip
-    return out, lse
 
 
-def _strides(tensor: torch.Tensor, packed: bool) -> tuple[int, ...]:
-    """By (batch, head, token, dim); packed tensors are (token, head, dim)."""
-    strides = tensor.stride()
-    return (0, strides[1], strides[0], strides[2]) if packed else strides
+def _descriptors(tensor: torch.Tensor, config: dict[str, Any]) -> tuple[TensorDescriptor, ...]:
+    """One for each part of the head: blocks of tokens of a (batch, head, token, dim) tensor."""
+    by_batch = tensor if tensor.dim() == 4 else tensor.transpose(0, 1)[None]
+    return tuple(
+        TensorDescriptor(
+            by_batch,
+            list(by_batch.shape),
+            list(by_batch.stride()),
+            [1, 1, config["BLOCK_N"], width],
+        )
+        for _, width in head_parts(tensor.shape[-1], config["SPLIT_HEAD"])
+    )
+
+
+def _kind(mask: torch.Tensor | None) -> str:
+    return "none" if mask is None else "boolean" if mask.dtype == torch.uint8 else "additive"
 
 
 def _run(
@@ -291,11 +268,12 @@ def _run(
     sinks: torch.Tensor | None,
     with_lse: bool = False,
 ) -> Any:
-    out, lse = _launch(
-        q, k, v, None, q.shape[0], q.shape[2], k.shape[2], causal, scale, window, softcap, mask,
-        alibi_slopes, sinks, with_lse,
-    )  # fmt: skip
-    return (out, lse) if with_lse else out
+    lengths = Lengths(q.shape[0], q.shape[2], k.shape[2])
+    if mask is not None:
+        mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+        mask = mask.expand(lengths.batch, q.shape[1], lengths.queries, lengths.keys)
+    inputs = _Inputs(q, k, v, mask, packed(alibi_slopes), packed(sinks), None)
+    return _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
 
 
 def _run_varlen(
@@ -316,14 +294,12 @@ def _run_varlen(
 ) -> Any:
     if looks_inside(q):
         with Check("attention_varlen") as check:
-            check.reasons += _check_starts("q", cu_seqlens_q, q.shape[0], max_seqlen_q)
-            check.reasons += _check_starts("k", cu_seqlens_k, k.shape[0], max_seqlen_k)
-    out, lse = _launch(
-        q, k, v, (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()),
-        cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k, causal, scale, window, softcap, None,
-        alibi_slopes, sinks, with_lse,
-    )  # fmt: skip
-    return (out, lse) if with_lse else out
+            check.reasons += wrong_starts("q", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q)
+            check.reasons += wrong_starts("k", cu_seqlens_k.tolist(), k.shape[0], max_seqlen_k)
+    starts = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
+    inputs = _Inputs(q, k, v, None, packed(alibi_slopes), packed(sinks), starts)
+    lengths = Lengths(cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k)
+    return _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> torch.Tensor:

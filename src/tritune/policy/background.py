@@ -39,6 +39,8 @@ from tritune.targets.device import detect
 INTERVAL_SECONDS = 60.0
 #: How long one process may tune before it makes room for another look.
 BUDGET_SECONDS = 600.0
+#: How long it may take to end when it is told to.
+GRACE_SECONDS = 5.0
 
 
 class Background:
@@ -80,7 +82,8 @@ class Background:
             for device in self._devices:
                 tuner = self.tuners.setdefault(device, TunerProcess(device))
                 tuner.look(met)
-            return self._refresh()
+        # Without the lock: whoever changes the mode holds the policy's, and waits for this one.
+        return self._refresh()
 
     def _run(self, interval_seconds: float) -> None:
         while not self._stopped.wait(interval_seconds):
@@ -131,7 +134,10 @@ class TunerProcess:
         """The process ends as if interrupted: what it has measured is in the store."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
             self._process = None
 
     def _start(self) -> None:
@@ -149,7 +155,7 @@ class TunerProcess:
 
     def _say_if_failed(self) -> None:
         assert self._process is not None and self._errors is not None
-        if self._process.returncode > 0:
+        if self._process.returncode != 0:
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["?"]
             warn_once(f"background tuning on {self.device} failed: {lines[-1]}")
@@ -190,8 +196,13 @@ def alone(store: str | None) -> Iterator[bool]:
     """
     from tritune.store.location import locate
 
-    name = hashlib.sha256(str(locate(store)).encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"tritune-{os.getuid()}-{name}.lock"
+    location = locate(store)
+    if location.path is not None:
+        path = location.path.with_name(location.path.name + ".background")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    else:
+        name = hashlib.sha256(str(location).encode()).hexdigest()[:16]
+        path = Path(tempfile.gettempdir()) / f"tritune-{os.getuid()}-{name}.background"
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +219,9 @@ def _tune_recorded(store: str | None, device: str, budget_seconds: float) -> Non
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a thread that reads it while the interpreter ends would abort the process.
+    while os.read(0, 1024):
+        pass
     os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -7,16 +7,15 @@ the problems it knows, and its regret on problems that were held out while it wa
 from __future__ import annotations
 
 import math
-import random
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tritune.policy import portfolio, tree
 from tritune.policy.features import Fields
 from tritune.policy.measured import Measured, Valid, digest
 from tritune.policy.nearest import Nearest
+from tritune.policy.regret import Chooser, Regret, held_out_regrets
 from tritune.policy.tree import Tree
 from tritune.space import Config
 
@@ -26,27 +25,8 @@ FEWEST_PROBLEMS = 5
 BOUND = 1.03
 #: ... or until there are so many.
 MOST_CONFIGS = 16
-#: Parts that the problems are split into; each is held out once.
-FOLDS = 5
 #: How few problems a leaf of the tree may hold: the best of these is found by holding out, too.
 LEAF_SIZES = (1, 2, 4)
-
-Chooser: TypeAlias = "Tree | Nearest"
-Learner = Callable[[Sequence[Measured], Valid], Sequence[Chooser]]
-
-
-@dataclass(frozen=True)
-class Regret:
-    """How much slower than the best known config the answers were, for problems held out.
-
-    Only answers that somebody had measured are counted: for the others nobody knows.
-    """
-
-    mean: float
-    p95: float
-    #: Problems that were held out and whose answer had been measured, and all that were held out.
-    measured: int
-    problems: int
 
 
 @dataclass(frozen=True)
@@ -79,8 +59,8 @@ class LearnedPolicy:
                 f"bound: each known problem has one of them within {self.bound - 1:.1%} of its best"
             )
         regret = self.regret
-        if regret is None:
-            lines.append("regret on held-out problems: unknown, too few problems")
+        if regret is None or not regret.measured:
+            lines.append("regret on held-out problems: unknown, too little was measured")
         else:
             lines.append(
                 f"regret on held-out problems: mean {regret.mean:.1%}, 95th percentile "
@@ -127,9 +107,12 @@ def fit(
     """Learn from everything that was measured; None from nothing."""
     if not rows:
         return None
+    valid = _remembered(valid)
     chooser = learn(rows, valid)
-    # Choosing between ways of choosing is part of what is held out from.
-    regrets = held_out_regrets(rows, valid, lambda rows, valid: [learn(rows, valid)])
+    regret = None
+    if len(rows) >= FEWEST_PROBLEMS:
+        # Choosing between the ways of choosing belongs to what the held-out problems must not see.
+        (regret,) = held_out_regrets(rows, valid, lambda rows, valid: [learn(rows, valid)])
     bound = portfolio.measured_bound(rows, chooser.configs)
     return LearnedPolicy(
         kernel,
@@ -137,7 +120,7 @@ def fit(
         device,
         chooser,
         bound if math.isfinite(bound) else None,
-        regrets[0] if regrets else None,
+        regret,
         len(rows),
         digest(rows),
     )
@@ -145,53 +128,27 @@ def fit(
 
 def learn(rows: Sequence[Measured], valid: Valid) -> Chooser:
     """The way of choosing that does best on problems held out of `rows`."""
-    found = choosers(rows, valid)
+    if len(rows) < FEWEST_PROBLEMS:
+        return _nearest(rows)
     regrets = held_out_regrets(rows, valid, choosers)
-    return found[min(range(len(found)), key=lambda i: _judged(regrets[i]))] if regrets else found[0]
+    found = choosers(rows, valid)
+    return min(zip(regrets, found, strict=True), key=lambda pair: pair[0].judged)[1]
 
 
 def choosers(rows: Sequence[Measured], valid: Valid) -> list[Chooser]:
     """Every way of choosing that may be taken, each learned from all rows."""
-    nearest = Nearest([(row.problem, row.fastest(1)[0]) for row in rows])
-    if len(rows) < FEWEST_PROBLEMS:
-        return [nearest]
     chosen = portfolio.choose(rows, valid, BOUND, MOST_CONFIGS)
     problems = [row.problem for row in rows]
-    return [*(tree.learn(problems, chosen, size) for size in LEAF_SIZES), nearest]
+    return [*(tree.learn(problems, chosen, size) for size in LEAF_SIZES), _nearest(rows)]
 
 
-def held_out_regrets(
-    rows: Sequence[Measured], valid: Valid, learner: Learner
-) -> list[Regret | None]:
-    """Learn without a part of the problems, ask for those, and look what the answers cost.
-
-    The learner may give several choosers; each gets its own figures. None from too few problems.
-    """
-    if len(rows) <= FEWEST_PROBLEMS:
-        return []
-    order = list(range(len(rows)))
-    random.Random(0).shuffle(order)
-    costs: list[list[float | None]] = []
-    for fold in range(FOLDS):
-        held_out = set(order[fold::FOLDS])
-        found = learner([row for i, row in enumerate(rows) if i not in held_out], valid)
-        costs = costs or [[] for _ in found]
-        for each, chooser in zip(costs, found, strict=False):
-            each += [cost_of_answer(chooser, rows[i], valid) for i in sorted(held_out)]
-    return [_regret(each) for each in costs]
-
-
-def _regret(costs: Sequence[float | None]) -> Regret | None:
-    known = sorted(cost for cost in costs if cost is not None)
-    if not known:
-        return None
-    p95 = known[math.ceil(0.95 * len(known)) - 1]
-    return Regret(statistics.fmean(known), p95, len(known), len(costs))
+def _nearest(rows: Sequence[Measured]) -> Nearest:
+    return Nearest([(row.problem, row.fastest(1)[0]) for row in rows])
 
 
 def wanted(rows: Sequence[Measured], chooser: Chooser, valid: Valid) -> list[tuple[Fields, Config]]:
     """Measurements that would make the figures sure: configs of the set that were not tried for a
-    problem. Those for problems with few of them come first.
+    problem. The problems that lack most of them come first.
     """
     missing = [
         [
@@ -204,14 +161,14 @@ def wanted(rows: Sequence[Measured], chooser: Chooser, valid: Valid) -> list[tup
     return [pair for each in sorted(missing, key=len, reverse=True) for pair in each]
 
 
-def cost_of_answer(chooser: Chooser, row: Measured, valid: Valid) -> float | None:
-    """By which share of the best time an answer is slower; None if nobody measured it."""
-    for config in chooser.ranked(row.problem):
-        if valid(config, row.problem):
-            slowdown = row.slowdown(config)
-            return None if slowdown is None else slowdown - 1.0
-    return None
+def _remembered(valid: Valid) -> Valid:
+    """The same problems are asked about again and again while parts of them are held out."""
+    known: dict[tuple[Config, int], bool] = {}
 
+    def answer(config: Config, fields: Fields) -> bool:
+        key = (config, id(fields))
+        if key not in known:
+            known[key] = valid(config, fields)
+        return known[key]
 
-def _judged(regret: Regret | None) -> tuple[float, float]:
-    return (math.inf, math.inf) if regret is None else (regret.mean, regret.p95)
+    return answer

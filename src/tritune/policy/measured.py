@@ -27,6 +27,8 @@ class Measured:
 
     problem: Fields
     times_ms: Mapping[Config, float]
+    #: The kernel's default config for the problem, if it was among those tried.
+    default: Config | None = None
 
     @property
     def best_ms(self) -> float:
@@ -49,7 +51,11 @@ def read(store: Store, kernel: str, identity: str, device: str) -> list[Measured
     for trial in store.all_trials(kernel, identity, device):
         by_problem.setdefault(trial.task.problem, []).append(trial)
     rows = [
-        Measured(json.loads(problem), times_of(trials))
+        Measured(
+            json.loads(problem),
+            times_of(trials),
+            next((trial.config for trial in trials if trial.default), None),
+        )
         for problem, trials in sorted(by_problem.items())
     ]
     return [row for row in rows if any(ms < math.inf for ms in row.times_ms.values())]

@@ -101,12 +101,14 @@ class BoundSpace:
             return reasons
         known = {**self._known, **values}
         for name, value in values.items():
-            domain = self._domain(name, known)
-            if not has_value(domain, value):
-                reasons.append(f"{name}={value!r} is none of {domain}")
-        return reasons or [
-            f"{rule.purpose} does not hold" for rule in self._constraints if not rule.value(known)
-        ]
+            try:
+                domain = self._domain(name, known)
+            except SpaceError as error:
+                reasons.append(str(error))
+            else:
+                if not has_value(domain, value):
+                    reasons.append(f"{name}={value!r} is none of {domain}")
+        return reasons or self._broken(known)
 
     def require_points(self) -> None:
         """Raise SpaceError, with the reason, if there is not one config."""
@@ -148,9 +150,23 @@ class BoundSpace:
     def _holds(self, known: Mapping[str, Any], changed: str | None) -> bool:
         """Whether values make a point, where all that may be wrong comes from the changed one."""
         rules, names = self._touched[changed]
-        return all(has_value(self._domain(name, known), known[name]) for name in names) and all(
-            rule.value(known) for rule in rules
-        )
+        try:
+            return all(rule.value(known) for rule in rules) and all(
+                has_value(self._domain(name, known), known[name]) for name in names
+            )
+        except SpaceError:
+            return False
+
+    def _broken(self, known: Mapping[str, Any]) -> list[str]:
+        """The constraints that do not hold, or cannot be computed."""
+        broken = []
+        for rule in self._constraints:
+            try:
+                if not rule.value(known):
+                    broken.append(f"{rule.purpose} does not hold")
+            except SpaceError as error:
+                broken.append(str(error))
+        return broken
 
     def _domain(self, name: str, known: Mapping[str, Any]) -> Domain:
         domain = self._domains[name]

@@ -120,7 +120,8 @@ class Partial:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return _call("_not", [self.decision(node.operand)])
         if isinstance(node, ast.IfExp) and self._is_decided(node.test):
-            return ast.IfExp(node.test, self.decision(node.body), self.decision(node.orelse))
+            branches = [self.decision(node.body), self.decision(node.orelse)]
+            return self._either(node.test, branches)
         return _tuple([self.remainder(node)])
 
     def remainder(self, node: ast.expr) -> ast.expr:
@@ -137,7 +138,8 @@ class Partial:
                 return self._merged(node.args, f"_{node.func.id}")
             return _tuple([self.remainder(argument) for argument in node.args])
         if isinstance(node, ast.IfExp) and self._is_decided(node.test):
-            return ast.IfExp(node.test, self.remainder(node.body), self.remainder(node.orelse))
+            branches = [self.remainder(node.body), self.remainder(node.orelse)]
+            return self._either(node.test, branches)
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return _tuple([self.remainder(child) for child in children])
 
@@ -154,6 +156,14 @@ class Partial:
         if isinstance(node.op, ast.And):
             return ast.IfExp(test, rest, _FALSE)
         return ast.IfExp(test, _TRUE, rest)
+
+    def _either(self, test: ast.expr, branches: list[ast.expr]) -> ast.expr:
+        """What is left of one of two branches, and of which: they may look alike."""
+        first, second = (
+            _call("_branch", [ast.Constant(name), branch])
+            for name, branch in zip(("first", "second"), branches, strict=True)
+        )
+        return ast.IfExp(test, first, second)
 
     def _merged(self, operands: list[ast.expr], merge: str) -> ast.expr:
         """The decided operands as one value: in which order they come makes no difference."""
@@ -179,13 +189,19 @@ def _call(name: str, arguments: list[ast.expr]) -> ast.expr:
 def _all(*parts: Any) -> Any:
     if any(part is False for part in parts):
         return False
-    return tuple(part for part in parts if part is not True) or True
+    # Those that hold keep their places: which ones are still open makes a difference.
+    return True if all(part is True for part in parts) else parts
 
 
 def _any(*parts: Any) -> Any:
     if any(part is True for part in parts):
         return True
-    return tuple(part for part in parts if part is not False) or False
+    return False if all(part is False for part in parts) else parts
+
+
+def _branch(name: str, left: Any) -> Any:
+    """A branch that is decided is its value; an open one has to say which it is."""
+    return (name, left) if left is None or isinstance(left, tuple) else left
 
 
 def _not(part: Any) -> Any:
@@ -206,6 +222,7 @@ RUNTIME: Mapping[str, Callable[..., Any]] = {
     "_all": _all,
     "_any": _any,
     "_not": _not,
+    "_branch": _branch,
     "_sum": _merging(sum),
     "_product": _merging(math.prod),
     "_min": _merging(min),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import itertools
 import math
@@ -185,12 +186,13 @@ class Plan:
     def _add_domain(self, name: str, domain: Domain | Expression) -> None:
         if isinstance(domain, tuple):
             self._domains[name] = domain
-        elif domain.names <= self._known.keys():
-            self._domains[name] = domain_values(domain, domain.value(self._known))
+            return
+        tree = fold_value(domain.tree, self._known)
+        item = _Open(domain, tree, names_in(tree) - self._known.keys(), owner=name)
+        if item.names:
+            self._computed[name] = item
         else:
-            tree = fold_value(domain.tree, self._known)
-            names = names_in(tree) - self._known.keys()
-            self._computed[name] = _Open(domain, tree, names, owner=name)
+            self._domains[name] = self._exact(item)(())
 
     def _all_values(self, name: str, above: tuple[str, ...]) -> Domain:
         """Every value the parameter takes, whatever those that its domain depends on are."""
@@ -207,11 +209,15 @@ class Plan:
                 f"{item.expression.purpose} depends on too many values: "
                 "let it depend on fewer parameters, and say the rest in a constraint"
             )
+        compute = self._exact(item)
+        values: list[Any] = [None] * len(self.names)
         found: dict[tuple[type, Value], Value] = {}
-        for values in itertools.product(*domains):
-            known = {**self._known, **dict(zip(needed, values, strict=True))}
-            for value in domain_values(item.expression, item.expression.value(known)):
-                found[type(value), value] = value
+        for chosen in itertools.product(*domains):
+            for other, value in zip(needed, chosen, strict=True):
+                values[self.names.index(other)] = value
+            # Where it cannot be computed a constraint may forbid the choice; if not, solving fails.
+            with contextlib.suppress(SpaceError):
+                found.update({(type(value), value): value for value in compute(values)})
         return in_order(found.values())
 
     def _add_constraint(self, constraint: Expression) -> None:

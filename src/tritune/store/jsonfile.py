@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import os
-import tempfile
+import uuid
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +26,10 @@ def load(path: Path) -> Any:
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         return json.loads(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"{path} is a damaged gzip file: {error}") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error) as error:
-        raise FormatError(f"{path} is a damaged gzip file: {error}") from None
     except UnicodeDecodeError:
         raise FormatError(f"{path} is not JSON: it is not text") from None
     except RecursionError:
@@ -78,18 +78,13 @@ def brief(value: Any) -> str:
 
 def write(path: Path, text: str) -> None:
     """Put the text into a file in one step, so that no reader ever sees half of it."""
+    temporary = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None

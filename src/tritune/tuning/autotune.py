@@ -198,7 +198,11 @@ class Autotuner(TritonAutotuner):
         wanted = self._wanted(question, offer, args, kwargs)
         if setting.mode == "background":
             return self._tuned_later(key, question, offer, wanted)
-        return self._tuned(key, question, offer, wanted)
+        config, raced = self._tuned(key, question, offer, wanted)
+        if raced:
+            # As after Triton's own race: what is reset to zero begins with zeros.
+            self.pre_hook({**self._named(args, kwargs), **config.all_kwargs()}, reset_only=True)
+        return config
 
     def _offer(
         self, named: Mapping[str, Any], kwargs: dict[str, Any], device: torch.device
@@ -259,25 +263,22 @@ class Autotuner(TritonAutotuner):
         question: Question,
         offer: Offer,
         wanted: Callable[[], CallToTune],
-    ) -> triton.Config:
-        """The winner, from the store or from a race that is run now."""
+    ) -> tuple[triton.Config, bool]:
+        """The winner, and whether a race had to be run for it."""
         store, started = process_store(), time.monotonic()
         found = known(question, store)
-        fresh = found is None
+        raced = found is None
         if found is None:
             found = tune_call(question, wanted(), store)
+            self.bench_time = time.monotonic() - started
         point = question.default if found is None else found.winner.config
         config = self._settle(key, offer.triton_config(point))
         if found is not None:
             self.configs_timings = {
                 offer.triton_config(tried): ms for tried, ms in timings_ms(found).items()
             }
-        if fresh:
-            self.bench_time = time.monotonic() - started
-            # As after Triton's own race: what is reset to zero begins with zeros.
-            self.pre_hook({**(self.nargs or {}), **config.all_kwargs()}, reset_only=True)
-        self._tell(key, config, fresh)
-        return config
+        self._tell(key, config, raced)
+        return config, raced
 
     def _tuned_later(
         self,
@@ -307,9 +308,9 @@ class Autotuner(TritonAutotuner):
         self.cache[key] = config
         return config
 
-    def _tell(self, key: tuple[Any, ...], config: triton.Config, fresh: bool) -> None:
+    def _tell(self, key: tuple[Any, ...], config: triton.Config, raced: bool) -> None:
         """Say what Triton says to those who listen."""
-        if knobs.autotuning.print and fresh:
+        if knobs.autotuning.print and raced:
             print(
                 f"Triton autotuning for function {self.base_fn.__name__},\nwith key as {key},\n"
                 f"finished after {self.bench_time:.2f}s,\nbest config selected: {config};"
@@ -321,8 +322,8 @@ class Autotuner(TritonAutotuner):
                 key=key,
                 best_config=config,
                 configs_timings=getattr(self, "configs_timings", {}),
-                duration=self.bench_time if fresh else None,
-                cache_hit=not fresh,
+                duration=self.bench_time if raced else None,
+                cache_hit=not raced,
             )
 
     def _run_as_triton(

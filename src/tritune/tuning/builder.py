@@ -10,6 +10,7 @@ from tritune.space import Config
 from tritune.tuning.binaries import digest_of, facts_of
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.failures import failure_of_compiler
+from tritune.tuning.warm_up import warm_up
 
 
 class Builder:
@@ -18,9 +19,7 @@ class Builder:
     def __init__(
         self, factory: str, arguments: Mapping[str, Any], report: Callable[[Any], None]
     ) -> None:
-        # Imported before the memory limit is set: what everybody needs counts for nobody.
-        import triton  # noqa: F401
-
+        warm_up(launching=False)
         self._case = CaseSpec(factory, arguments).open()
 
     def build(self, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tritune.space import Config
 from tritune.tuning.call_folder import Hooks
 from tritune.tuning.case import Expected, Launch
 from tritune.tuning.launches import Call, Planned, Stack, plan
-from tritune.tuning.portable import PortableError, Unpacker
+from tritune.tuning.portable import PortableError, Unpacker, code_digest
 from tritune.tuning.portable.tensors import GUARD_VALUE
 
 #: How far a result may be from the reference, relative to the largest element: some roundings of
@@ -45,7 +45,7 @@ class CallCase:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self._kernel = self._reader.value(self._roots["kernel"])
-        if self._kernel.cache_key != self._roots["cache_key"]:
+        if code_digest(self._kernel) != self._roots["digest"]:
             raise PortableError(
                 f"the copy of {self._kernel.__name__} is not the original: its source, or "
                 "something that it uses, is another here"

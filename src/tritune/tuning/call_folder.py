@@ -12,7 +12,7 @@ import torch
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.launches import Call, Stack, plan
-from tritune.tuning.portable import Packer, PortableError
+from tritune.tuning.portable import Packer, PortableError, code_digest
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def write_case(folder: str, wanted: CallToTune) -> WrittenCase:
     names = stack.kernel.arg_names
     roots: dict[str, Any] = {
         "kernel": packer.value(stack.kernel, f"the kernel {stack.kernel.__name__}"),
-        "cache_key": stack.kernel.cache_key,
+        "digest": code_digest(stack.kernel),
         "args": [
             packer.value(value, f"argument {name}")
             for name, value in zip(names, call.args, strict=False)

@@ -12,7 +12,7 @@ from tritune.policy.sources import warn_once
 
 _NICENESS = 15
 
-_waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+_waiting: queue.Queue[Callable[[], None]] = queue.Queue()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
@@ -27,6 +27,11 @@ def later(work: Callable[[], None]) -> None:
             _thread.start()
 
 
+def wait() -> None:
+    """Come back when everything that was asked for is done."""
+    _waiting.join()
+
+
 def _work() -> None:
     with contextlib.suppress(AttributeError, OSError):
         # On Linux this is the thread's own, and what it starts inherits it.
@@ -38,3 +43,5 @@ def _work() -> None:
         except Exception as error:
             # The program runs without it.
             warn_once(f"tuning in the background failed ({type(error).__name__}: {error})")
+        finally:
+            _waiting.task_done()

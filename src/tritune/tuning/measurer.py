@@ -15,8 +15,9 @@ from tritune.space import Config
 from tritune.tuning.case import CaseSpec, Expected
 from tritune.tuning.failures import Failure, failure_of
 from tritune.tuning.guard import NAN_BYTE
-from tritune.tuning.timing import Flush, Stopwatch, stopwatch
+from tritune.tuning.timing import LONG_MS, Flush, Stopwatch, stopwatch
 from tritune.tuning.verify import guarded_run, verify
+from tritune.tuning.warm_up import warm_up
 from tritune.tuning.worker import without_memory_limit
 
 
@@ -33,13 +34,15 @@ class Measurer:
         self._case = CaseSpec(factory, arguments).open()
         if self._case.device.type == "cuda":
             torch.cuda.set_device(self._case.device)
+        warm_up(launching=True)
         self._expected_path = Path(expected_path)
         self._report = report
         self._flush = Flush(self._case.device)
-        self._expecting = False
         self._expected: Expected | None = None
         self._sample: Sequence[torch.Tensor] = ()
         self._stopwatches: dict[str, Stopwatch] = {}
+        if self._expected_path.exists():  # another process died after it had worked that out
+            self.expect(None)
 
     def vendors(self) -> list[str]:
         """The names of what the vendor offers."""
@@ -53,7 +56,6 @@ class Measurer:
             known = torch.load(self._expected_path, weights_only=True)
         self._sample = known.pop("sample")
         self._expected = Expected(**known) if known["reference"] else None
-        self._expecting = True
 
     def _work_out(self, default: Mapping[str, Any] | None) -> dict[str, Any]:
         expected = self._case.expected()
@@ -78,8 +80,6 @@ class Measurer:
 
     def verify(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """Why a config must not be used; None if it may."""
-        if not self._expecting:  # a new process
-            self.expect(None)
         self._stopwatches.clear()
         point = Config.of(**config)
         try:
@@ -109,7 +109,8 @@ class Measurer:
         watch = self._stopwatch(entry)
         ceiling = entry.get("ceiling_ms")
         times = [watch.sample_ms()]
-        while len(times) < samples and (ceiling is None or times[-1] <= ceiling):
+        hopeless = ceiling is not None and times[0] > ceiling
+        while len(times) < samples and not hopeless and sum(times) < LONG_MS:
             times.append(watch.sample_ms())
         return times
 

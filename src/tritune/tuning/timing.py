@@ -17,6 +17,8 @@ _cuda: Any = torch.cuda  # without its types: half of its functions have none
 #: sample would tell more of the clock and of the interpreter's own cold start than of the kernel.
 SHORTEST_SAMPLE_MS = 0.1
 MOST_CALLS = 100
+#: One call of this length tells as much as several shorter ones.
+LONG_MS = 1000.0
 #: Below this a GPU's launches are replayed from a graph: the host cannot keep ahead of them.
 SHORT_ON_GPU_MS = 0.2
 
@@ -34,9 +36,9 @@ class CpuStopwatch:
     def __init__(self, call: Callable[[], Any], prepare: Callable[[], None], flush: Flush) -> None:
         self._call, self._prepare, self._flush = call, prepare, flush
         prepare()
-        call()
         self._calls = 1
-        self._calls = calls_for(self._warm_ms())
+        if self._warm_ms() < LONG_MS:  # the first call loads and warms up, so it may mislead
+            self._calls = calls_for(self._warm_ms())
 
     def sample_ms(self) -> float:
         self._prepare()

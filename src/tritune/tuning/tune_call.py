@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,10 +28,10 @@ from tritune.targets.device import detect
 from tritune.tuning.call_case import open_case
 from tritune.tuning.call_folder import CallToTune, WrittenCase, write_case
 from tritune.tuning.effort import EFFORTS
-from tritune.tuning.portable import PortableError
-from tritune.tuning.search import DEFAULT_STRATEGY
-from tritune.tuning.search.exhaustive import Exhaustive
-from tritune.tuning.tuner import Job, Settings, begin_run, tune_case
+from tritune.tuning.portable import PortableError, code_digest
+
+if TYPE_CHECKING:
+    from tritune.tuning.tuner import Settings
 
 #: Lists up to this long are tried from end to end, as Triton does; of a space or a longer list, as
 #: many configs as the effort says.
@@ -61,6 +61,13 @@ class Question:
 
 
 @dataclass(frozen=True)
+class _Code:
+    """Stands for a function where only its identity is asked for."""
+
+    cache_key: str
+
+
+@dataclass(frozen=True)
 class Tuned:
     """A winner, and all that was tried among the configs that are on offer now."""
 
@@ -74,7 +81,8 @@ def kernel_of(name: str, function: Any, space: Space | None) -> Kernel:
     def unknown(*_: Any, **__: Any) -> Any:
         raise TrituneError(f"{name} is called by its own program only")
 
-    return Kernel(name, (function,), space or Space(()), unknown, unknown, Problem)
+    code = _Code(code_digest(function))
+    return Kernel(name, (code,), space or Space(()), unknown, unknown, Problem)
 
 
 def known(question: Question, store: Store) -> Tuned | None:
@@ -119,6 +127,9 @@ def written_call(wanted: CallToTune) -> Iterator[WrittenCase]:
 
 def tune_written(question: Question, written: WrittenCase, store: Store) -> Tuned | None:
     """Tune a call that is in a folder; None where no config works."""
+    # Programs whose winners are known do without what a search needs.
+    from tritune.tuning.tuner import Job, begin_run, tune_case
+
     store.add_device(detect(question.device))
     settings = _settings(question, written)
     run = begin_run(store, "autotune", _environment(settings))
@@ -157,18 +168,26 @@ def timings_ms(tuned: Tuned) -> dict[Config, list[float]]:
 
 
 def _settings(question: Question, written: WrittenCase) -> Settings:
-    effort, strategy = EFFORTS["quick"], DEFAULT_STRATEGY
+    from tritune.tuning.search import DEFAULT_STRATEGY
+    from tritune.tuning.search.exhaustive import Exhaustive
+    from tritune.tuning.tuner import Settings
+
+    effort, strategy, size = EFFORTS["quick"], DEFAULT_STRATEGY, question.points.size()
     if question.exhaustive:
-        size = question.points.size()
         effort = dataclasses.replace(effort, name="list", trials=size, share=1.0, patience=size)
         strategy = Exhaustive.name
     return Settings(
         effort,
         strategy,
-        jobs=max(1, min(8, os.cpu_count() or 1)),
+        jobs=_jobs(size),
         memory_bytes=_WORKER_BYTES + 3 * written.nbytes,
         vendors=False,
     )
+
+
+def _jobs(size: int) -> int:
+    """How many processes compile: it takes a few configs to make up for starting one."""
+    return max(1, min(8, os.cpu_count() or 1, size // 4))
 
 
 def _environment(settings: Settings) -> Mapping[str, Any]:

@@ -222,32 +222,34 @@ class _Tuning:
 
     def _judge(self, built: Sequence[BuildResult]) -> None:
         """Take a compiled batch through verification and a race; commit each outcome."""
-        racing: dict[Config, BuildResult] = {}
+        racing: dict[str, BuildResult] = {}
+        twins: list[BuildResult] = []
         for result in built:
             self._keep_build(result)
-            twin = self.binaries.get(result.binary) if not result.failure else None
             if result.failure:
                 self._commit(self._trial(result, failure=result.failure, message=result.message))
-            elif twin is not None and twin in racing:
-                continue  # its twin is in this very race: it is put aside once that has a time
-            elif twin is not None:
-                self._commit(self._trial(result, duplicate_of=twin.key))
-            else:
-                self.binaries[result.binary] = result.config
-                verdict = self.bench.verify(result.config)
-                if verdict.failure:
-                    self._commit(
-                        self._trial(result, failure=verdict.failure, message=verdict.message)
-                    )
-                else:
-                    racing[result.config] = result
+            elif result.binary in racing or result.binary in self.binaries:
+                twins.append(result)
+            elif self._verified(result):
+                racing[result.binary] = result
         if racing:
-            self._race(racing)
-        for result in built:
-            twin = self.binaries.get(result.binary)
-            if not result.failure and twin in racing and result.config not in racing:
-                assert twin is not None
-                self._commit(self._trial(result, duplicate_of=twin.key))
+            self._race({result.config: result for result in racing.values()})
+        orphans = []
+        for result in twins:
+            original = self.binaries.get(result.binary)
+            if original is None:
+                orphans.append(result)
+            else:
+                self._commit(self._trial(result, duplicate_of=original.key))
+        # Whose original failed in the race has to show for itself.
+        if orphans:
+            self._judge(orphans)
+
+    def _verified(self, result: BuildResult) -> bool:
+        verdict = self.bench.verify(result.config)
+        if verdict.failure:
+            self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
+        return not verdict.failure
 
     def _race(self, racing: Mapping[Config, BuildResult]) -> None:
         incumbent = self.best
@@ -323,8 +325,8 @@ class _Tuning:
             ms = next((self.results[c] for c in twins), None)
         elif ms is None:
             ms = median([s.times_ms for s in trial.samples if s.stage in ("search", "final")])
-        if trial.binary and not trial.failure:
-            self.binaries.setdefault(trial.binary, trial.config)
+        if ms is not None and trial.binary and trial.duplicate_of is None:
+            self.binaries[trial.binary] = trial.config
         self.results[trial.config] = ms
         self.strategy.tell(trial.config, ms)
         best = None if self.best is None else self.results[self.best]
@@ -342,7 +344,10 @@ class _Tuning:
         """Whether more trials would hardly find anything better."""
         best = None if self.best is None else self.results[self.best]
         limit = self.job.limit_ms
-        at_the_limit = best is not None and limit is not None and limit >= NEAR_THE_LIMIT * best
+        # A limit that was beaten was measured on a busy machine, and is none.
+        at_the_limit = (
+            best is not None and limit is not None and NEAR_THE_LIMIT * best <= limit <= best
+        )
         return at_the_limit or self.since_improvement >= self.effort.patience
 
     def _report(self, stage: str) -> None:

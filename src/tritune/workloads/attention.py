@@ -10,16 +10,16 @@ import triton
 
 from tritune.kernels.attention_prefill import KERNEL, AttentionProblem, attention_reference
 from tritune.kernels.kernel import Problem
-from tritune.ops.attention import LARGEST_HEAD, attention
+from tritune.ops.attention import attention
+from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.workloads.part import Part, taken, thinned
 from tritune.workloads.sdpa import sdpa_for
 from tritune.workloads.tensors import Maker, element_bytes
 from tritune.workloads.visible import (
-    CACHED,
     ROW_STEP,
-    SCORES,
     attend,
     attention_flags,
+    excess,
     keys_read,
     visible_pairs,
 )
@@ -110,14 +110,13 @@ class Attention(Workload):
 
     def part(self, inputs: Inputs) -> Part:
         """Some rows of some heads of some batch entries."""
-        q, k = inputs["q"], inputs["k"]
+        q, keys = inputs["q"], inputs["k"].shape[2]
         batch, heads, queries, _ = q.shape
-        scores = batch * heads * queries * k.shape[2] / SCORES[q.dtype]
-        rows = thinned(queries, scores, ROW_STEP)
-        scores *= len(taken(rows, queries)) / queries
-        some = thinned(heads, scores, heads // 2)
-        scores *= len(taken(some, heads)) / heads
-        return thinned(batch, max(scores, 2 * k.numel() / CACHED)), some, rows
+        rows = thinned(queries, excess(batch * queries, batch, heads, keys, q.dtype), ROW_STEP)
+        count = len(taken(rows, queries))
+        some = thinned(heads, excess(batch * count, batch, heads, keys, q.dtype), heads // 2)
+        left = excess(batch * count, batch, len(taken(some, heads)), keys, q.dtype)
+        return thinned(batch, left), some, rows
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
@@ -136,7 +135,7 @@ class Attention(Workload):
     def slack_for(self, problem: AttentionProblem) -> float:
         return 3.0 if problem.softcap else 2.0
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         q, k = inputs["q"], inputs["k"]
         found: Vendors = {}
         if q.numel() // q.shape[3] * k.shape[2] <= EAGER_SCORES:

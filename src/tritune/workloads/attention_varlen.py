@@ -15,10 +15,10 @@ from tritune.kernels.attention_prefill import (
 )
 from tritune.ops.attention import attention_varlen
 from tritune.workloads.attention import EAGER_SCORES, Attention, attention_work, seen_window
-from tritune.workloads.part import Part, taken, thinned
+from tritune.workloads.part import Part, taken
 from tritune.workloads.sdpa import packed_sdpa
 from tritune.workloads.tensors import Maker, lengths, starts
-from tritune.workloads.visible import CACHED, ROW_STEP, SCORES, attend, attention_flags
+from tritune.workloads.visible import attend, attention_flags, packed_part
 from tritune.workloads.workload import Choices, Inputs, Outputs, Values, Vendors, Work
 
 
@@ -52,12 +52,9 @@ class AttentionVarlen(Attention):
 
     def part(self, inputs: Inputs) -> Part:
         """Some tokens, and some heads."""
-        q, k = inputs["q"], inputs["k"]
-        tokens, heads, _ = q.shape
-        scores = tokens * heads * inputs["max_seqlen_k"] / SCORES[q.dtype]
-        step = max(ROW_STEP, tokens // inputs["max_seqlen_q"])
-        rows = thinned(tokens, max(scores, 2 * k.numel() / CACHED), step)
-        return rows, thinned(heads, scores * len(taken(rows, tokens)) / tokens, heads // 2)
+        tokens, heads, _ = inputs["q"].shape
+        sequences = inputs["cu_seqlens_q"].shape[0] - 1
+        return packed_part(tokens, sequences, heads, inputs["max_seqlen_k"], inputs["q"].dtype)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
@@ -75,7 +72,7 @@ class AttentionVarlen(Attention):
             out.append(result.transpose(0, 1))
         return (torch.cat(out),)
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
         found: Vendors = {}
         if q.numel() // q.shape[2] * inputs["max_seqlen_k"] <= EAGER_SCORES:

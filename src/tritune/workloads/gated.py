@@ -63,7 +63,7 @@ class SiluMul(Workload):
         gate, up = (inputs[name][part].to(dtype) for name in ("gate", "up"))
         return (definition.gated(gate, up, self.activation(inputs)),)
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         arguments = inputs["gate"], inputs["up"], self.activation(inputs)
         return {"eager": functools.partial(definition.gated, *arguments)}
 

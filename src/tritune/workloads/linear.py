@@ -78,7 +78,7 @@ class Linear(Workload):
         # In which order torch adds up fp32 depends on the shape, and it may be a better one.
         return 3.0 if problem.dtype == "float32" else 2.0
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         return {"linear": functools.partial(functional.linear, inputs["x"], inputs["weight"])}
 
     def work(self, problem: LinearProblem) -> Work:
@@ -127,7 +127,7 @@ class LinearQuantized(Linear):
         weight = _some_rows(inputs["weight"], self.part(inputs)[1]).dequantize(dtype)
         return (plain.reference(inputs["x"].to(dtype), weight),)
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         """ "dequantized" has the weight in the dtype of x, made beforehand."""
         x, weight = inputs["x"], inputs["weight"]
         found: Vendors = {

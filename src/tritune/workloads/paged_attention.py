@@ -12,17 +12,16 @@ import triton
 from tritune.kernels.attention_paged import KERNEL, PagedAttentionProblem
 from tritune.kernels.attention_paged import reference as paged_reference
 from tritune.kernels.kernel import Problem
-from tritune.ops.paged_attention import LARGEST_HEAD, LARGEST_PAGE, paged_attention
-from tritune.workloads.part import Part, taken, thinned
+from tritune.ops.attention_checks import LARGEST_HEAD
+from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
+from tritune.workloads.part import Part, taken
 from tritune.workloads.sdpa import packed_sdpa
 from tritune.workloads.tensors import Maker, element_bytes, lengths, starts
 from tritune.workloads.visible import (
-    CACHED,
-    ROW_STEP,
-    SCORES,
     attend,
     attention_flags,
     keys_read,
+    packed_part,
     visible_pairs,
 )
 from tritune.workloads.workload import (
@@ -132,12 +131,9 @@ class PagedAttention(Workload):
     def part(self, inputs: Inputs) -> Part:
         """Some tokens, and some heads."""
         tokens, heads, _ = inputs["q"].shape
-        cached = 2 * inputs["k_cache"].numel() / CACHED
-        keys = inputs["block_table"].shape[1] * inputs["k_cache"].shape[1]
-        scores = tokens * heads * keys / SCORES[inputs["q"].dtype]
-        step = max(ROW_STEP, inputs["seq_lens"].shape[0])
-        rows = thinned(tokens, max(scores, cached), step)
-        return rows, thinned(heads, scores * len(taken(rows, tokens)) / tokens, heads // 2)
+        sequences, pages = inputs["block_table"].shape
+        keys = pages * inputs["k_cache"].shape[1]
+        return packed_part(tokens, sequences, heads, keys, inputs["q"].dtype)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         q = inputs["q"]
@@ -158,7 +154,7 @@ class PagedAttention(Workload):
     def slack_for(self, problem: PagedAttentionProblem) -> float:
         return 3.0 if problem.softcap else 2.0
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         """The cache is gathered for each call; "sdpa_gathered" has it gathered before."""
         q, starts = inputs["q"], inputs["cu_seqlens_q"].tolist()
 

@@ -46,7 +46,7 @@ class RmsNorm(Workload):
         x = inputs["x"][self.part(inputs)].to(dtype)
         return (definition.rms_norm(x, inputs["weight"].to(dtype), EPS),)
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         x, weight = inputs["x"], inputs["weight"]
         return {
             "eager": functools.partial(definition.rms_norm, x, weight, EPS),
@@ -74,7 +74,7 @@ class AddRmsNorm(RmsNorm):
         x, residual = (inputs[name][part].to(dtype) for name in ("x", "residual"))
         return definition.add_rms_norm(x, residual, inputs["weight"].to(dtype), EPS)
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         x, residual, weight = inputs["x"], inputs["residual"], inputs["weight"]
 
         def fused() -> Any:

@@ -15,7 +15,7 @@ from tritune.kernels.rope import KERNEL, RopeProblem
 from tritune.ops.rope import rope
 from tritune.workloads.part import Part, thinned
 from tritune.workloads.rms_norm import ELEMENTS
-from tritune.workloads.tensors import DTYPES, Maker, element_bytes
+from tritune.workloads.tensors import Maker, element_bytes
 from tritune.workloads.workload import Inputs, Outputs, Values, Vendors, Work, Workload, replaced
 
 #: Rows of the tables: the longest context.
@@ -52,14 +52,14 @@ class Rope(Workload):
     def make(self, problem: RopeProblem, maker: Maker) -> Inputs:
         tokens, size, dtype = problem.tokens, problem.size, problem.dtype
         rows = max(CONTEXT, tokens)
-        cos, sin = _tables(rows, problem.rotary, problem.interleaved)
+        angles = functools.partial(_angles, rows, problem.rotary, problem.interleaved)
         # One sequence has its tokens in a row; those of a batch that decodes are anywhere.
         positions = maker.shuffled(rows)[:tokens] if tokens < DECODED else torch.arange(tokens)
         return {
             "q": maker.normal(tokens, problem.q_heads, size, dtype=dtype),
             "k": maker.normal(tokens, problem.k_heads, size, dtype=dtype),
-            "cos": cos.to(maker.device, DTYPES[dtype]),
-            "sin": sin.to(maker.device, DTYPES[dtype]),
+            "cos": maker.computed(lambda: angles().cos(), rows, problem.rotary, dtype=dtype),
+            "sin": maker.computed(lambda: angles().sin(), rows, problem.rotary, dtype=dtype),
             "positions": maker.indices(positions, torch.int64),
             "interleaved": problem.interleaved,
             "inplace": problem.inplace,
@@ -82,7 +82,7 @@ class Rope(Workload):
         q, k = (inputs[name][part].to(dtype) for name in ("q", "k"))
         return tuple(definition.rope(x, cos, sin, inputs["interleaved"]) for x in (q, k))
 
-    def vendors(self, inputs: Inputs) -> Vendors:
+    def offers(self, inputs: Inputs) -> Vendors:
         return {"eager": functools.partial(_eager, inputs)}
 
     def work(self, problem: RopeProblem) -> Work:
@@ -93,15 +93,11 @@ class Rope(Workload):
         return Work(3 * turned, (2 * moved + tables) * size)
 
 
-def _tables(rows: int, rotary: int, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _angles(rows: int, rotary: int, interleaved: bool) -> torch.Tensor:
     """As models make them: one angle for each pair of elements, at falling frequencies."""
     frequencies = 10000.0 ** -(torch.arange(0, rotary, 2) / rotary)
     angles = torch.arange(rows)[:, None] * frequencies
-    if interleaved:
-        angles = angles.repeat_interleave(2, dim=-1)
-    else:
-        angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    return angles.repeat_interleave(2, dim=-1) if interleaved else torch.cat((angles, angles), 1)
 
 
 def _eager(inputs: Inputs) -> Outputs:

@@ -5,7 +5,7 @@ alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -56,6 +56,12 @@ class Maker:
         size = (min(math.prod(shape), _PERIOD),)
         noise = torch.randint(low, high + 1, size, dtype=dtype, generator=self._random)
         return self._repeated(noise, shape)
+
+    def computed(self, values: Callable[[], torch.Tensor], *shape: int, dtype: str) -> torch.Tensor:
+        """Floats that follow from a formula."""
+        if not self.filled:
+            return torch.empty(shape, dtype=DTYPES[dtype], device=self.device)
+        return values().to(self.device, DTYPES[dtype])
 
     def indices(self, values: torch.Tensor | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(values, dtype=dtype).to(self.device)

@@ -9,9 +9,10 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,6 +20,7 @@ import triton
 from tritune._version import __version__
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Problem
+from tritune.policy import refresh
 from tritune.policy.describe import learn_and_save
 from tritune.policy.measured import times_of
 from tritune.store import Store
@@ -26,15 +28,23 @@ from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
 from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.effort import EFFORTS
+from tritune.tuning.effort import EFFORTS, effort_named
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
-from tritune.workloads.catalog import WORKLOADS
+from tritune.workloads.catalog import WORKLOADS, workload_named
 from tritune.workloads.fields import types_of
 from tritune.workloads.workload import Workload
 
 #: How many other tasks a search begins from.
 PRIORS = 4
+
+
+class Tuned(NamedTuple):
+    """One problem of one op, and what tuning it has brought."""
+
+    workload: Workload
+    problem: Problem
+    outcome: Outcome
 
 
 def tune_problem(
@@ -73,26 +83,65 @@ def job_for(
     )
 
 
+def tune_all(
+    work: Sequence[tuple[Workload, Problem]],
+    device: torch.device,
+    store: Store,
+    settings: Settings,
+    command: str,
+    begin: Callable[[Workload, Problem], None] = lambda workload, problem: None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Iterator[Tuned]:
+    """Tune one problem after the other, each with its share of the time that is left; then learn.
+
+    Whoever stops in between has what was tuned so far, in the store too.
+    """
+    if not work:
+        return
+    end = time.monotonic() + settings.budget_seconds
+    run = begin_run(store, command, environment(settings))
+    for done, (workload, problem) in enumerate(work):
+        begin(workload, problem)
+        share = max(end - time.monotonic(), 0.0) / (len(work) - done)
+        here = replace(settings, budget_seconds=share)
+        outcome = tune_problem(workload, problem, device, store, run, here, watch)
+        yield Tuned(workload, problem, outcome)
+    for kernel in {workload.kernel.name: workload.kernel for workload, _ in work}.values():
+        learn_and_save(store, kernel, detect(device))
+
+
+def tune(
+    op: str,
+    problem: str,
+    *,
+    device: torch.device | str = "cpu",
+    effort: str = "quick",
+    budget_seconds: float = math.inf,
+    store: str | Path | None = None,
+) -> Outcome:
+    """Tune an op for a problem such as "queries=1024 keys=1024 causal=true", and remember it.
+
+    Calls of the op in this process use the winner from now on.
+    """
+    workload = workload_named(op)
+    work = [(workload, workload.parse(problem))]
+    settings = Settings(effort_named(effort), budget_seconds=budget_seconds)
+    with Store(store) as opened:
+        (tuned,) = tune_all(work, torch.device(device), opened, settings, f"tune {op}")
+    refresh()
+    return tuned.outcome
+
+
 def tune_recorded(
     store_location: str | None, device: str, budget_seconds: float = math.inf
 ) -> list[Outcome]:
     """Tune the problems that programs have met, the most frequent first, and learn from them."""
-    where, end = torch.device(device), time.monotonic() + budget_seconds
-    settings = Settings(EFFORTS["quick"], vendors=False)
-    outcomes, kernels = [], {}
+    settings = Settings(EFFORTS["quick"], budget_seconds=budget_seconds, vendors=False)
+    where = torch.device(device)
     with Store(store_location) as store:
-        met = problems_met(store, where)
-        run = begin_run(store, "recorded problems", environment(settings)) if met else ""
-        for workload, problem in met:
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            here = replace(settings, budget_seconds=left)
-            outcomes.append(tune_problem(workload, problem, where, store, run, here))
-            kernels[workload.kernel.name] = workload.kernel
-        for kernel in kernels.values():
-            learn_and_save(store, kernel, detect(where))
-    return outcomes
+        work = problems_met(store, where)
+        found = tune_all(work, where, store, settings, "recorded problems")
+        return [each.outcome for each in found]
 
 
 def problems_met(

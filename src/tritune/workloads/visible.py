@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from tritune.kernels.attention_prefill import attention_reference
+from tritune.workloads.part import Part, taken, thinned
 
-#: Scores (a query, a key, a head) whose reference takes a fraction of a second. Halves are slow to
-#: multiply where no instruction does it, as on most CPUs.
-SCORES = {torch.float32: 2**24, torch.float16: 2**22, torch.bfloat16: 2**22}
-#: Elements of keys and values that are converted in a fraction of a second.
-CACHED = 2**27
+#: Scores (of a query, a key, a head) whose reference takes a fraction of a second. Halves are slow
+#: to multiply where no instruction does it, as on most CPUs.
+_SCORES = {torch.float32: 2**24, torch.float16: 2**22, torch.bfloat16: 2**22}
+#: To convert the keys and values of a sequence takes as long as so many of its queries.
+_CONVERSION = 8
 #: Elements that are kept at once.
 CHUNK = 2**25
 #: No two rows that are compared are further apart than this, so that each larger tile has one.
@@ -58,6 +59,21 @@ def _seen_before(position: int, window: int | None) -> int:
 def keys_read(queries: int, keys: int, window: int | None) -> int:
     """Keys that any query sees."""
     return keys if window is None else min(keys, queries + window - 1)
+
+
+def excess(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dtype) -> float:
+    """How many times too long it takes to compute the reference of all queries and heads."""
+    rows = queries + _CONVERSION * min(sequences, queries)
+    return rows * heads * keys / _SCORES[dtype]
+
+
+def packed_part(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dtype) -> Part:
+    """Some tokens and some heads of packed sequences."""
+    # Where sequences have few tokens each, not all of them have to be looked at.
+    most = max(ROW_STEP, sequences)
+    rows = thinned(queries, excess(queries, sequences, heads, keys, dtype), most)
+    left = excess(len(taken(rows, queries)), sequences, heads, keys, dtype)
+    return rows, thinned(heads, left, heads // 2)
 
 
 def attend(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -156,9 +158,20 @@ class Workload(ABC):
 
     # Speed
 
+    def vendors(self, inputs: Inputs, compiled: bool = False) -> Vendors:
+        """What torch has for the same arguments, by name; each call gives the outputs.
+
+        With `compiled`, also what torch's compiler makes of eager code, if there is a C++ compiler
+        for it. The first call of that takes long.
+        """
+        found = self.offers(inputs)
+        if compiled and "eager" in found and _cxx_compiler():
+            found["compiled"] = torch.compile(found["eager"], dynamic=False)
+        return found
+
     @abstractmethod
-    def vendors(self, inputs: Inputs) -> Vendors:
-        """What torch offers for the same arguments, by name; each call gives the outputs."""
+    def offers(self, inputs: Inputs) -> Vendors:
+        """What torch has ready: "eager" is plain torch code, others are its fused functions."""
 
     @abstractmethod
     def work(self, problem: Any) -> Work:
@@ -167,6 +180,10 @@ class Workload(ABC):
 
 def replaced(problem: Problem, **values: Any) -> Problem:
     return dataclasses.replace(problem, **values)
+
+
+def _cxx_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
 
 
 def _listed(values: Mapping[str, Any]) -> str:

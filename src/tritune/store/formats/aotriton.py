@@ -5,9 +5,11 @@ Columns named `inputs$…` are the problem, `tuned_kernel$…` and `compiler_opt
 
 from __future__ import annotations
 
+import lzma
 import sqlite3
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ MAGIC = b"SQLite format 3\x00"
 _CONFIG = ("tuned_kernel$", "compiler_options$")
 # Far beyond any real one; a small archive can hold a file that fills the disk.
 _LARGEST_BYTES = 1 << 30
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def recognises(path: Path) -> bool:
@@ -31,7 +34,7 @@ def recognises(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC or tarfile.is_tarfile(path)
-    except OSError:
+    except _DAMAGE:
         return False
 
 
@@ -40,7 +43,7 @@ def read(path: Path) -> Contents:
     try:
         with _unpacked(path) as database, closing(_opened(database)) as connection:
             return _contents(path, connection)
-    except (sqlite3.Error, tarfile.TarError, EOFError, OSError) as error:
+    except (*_DAMAGE, sqlite3.Error, tarfile.TarError) as error:
         raise FormatError(f"{path} is damaged, or no AOTriton database: {error}") from None
 
 

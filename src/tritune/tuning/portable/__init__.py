@@ -10,9 +10,10 @@ The folder is read within seconds by the same Python that wrote it, and then del
 
 from __future__ import annotations
 
+from tritune.tuning.portable.digest import code_digest
 from tritune.tuning.portable.errors import PortableError
 from tritune.tuning.portable.packer import Packer
 from tritune.tuning.portable.tensors import Placeholder, Regions
 from tritune.tuning.portable.unpacker import Unpacker
 
-__all__ = ["Packer", "Placeholder", "PortableError", "Regions", "Unpacker"]
+__all__ = ["Packer", "Placeholder", "PortableError", "Regions", "Unpacker", "code_digest"]

@@ -45,6 +45,7 @@ def constexpr(packer: Packer, function: Any) -> dict[str, Any]:
         "fn": python(packer, function.fn),
         "source": function.src,
         "place": _place(function),
+        "cache_key": function.cache_key,
     }
 
 
@@ -60,6 +61,7 @@ def jit(packer: Packer, kernel: Any) -> dict[str, Any]:
         "fn": {**_function(packer, kernel.fn, _reads(kernel)), "annotations": annotations},
         "source": kernel.src,
         "place": _place(kernel),
+        "cache_key": kernel.cache_key,
         "options": {
             "version": packer.value(kernel.version, "version"),
             "do_not_specialize": list(kernel.do_not_specialize),
@@ -168,4 +170,6 @@ def _wrapped(described: dict[str, Any], function: Any, wrap: Callable[[], Any]) 
     wrapped._unsafe_update_src(described["source"])
     for name, place in described["place"].items():
         setattr(wrapped, name, place)
+    # Not computed anew: see `digest` for what the original's may depend on.
+    wrapped.hash = described["cache_key"]
     return wrapped

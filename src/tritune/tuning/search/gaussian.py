@@ -1,4 +1,4 @@
-"""A Gaussian process over a fixed set of candidates, made for one new observation at a time."""
+"""A Gaussian process over a set of candidates, made for one new observation at a time."""
 
 from __future__ import annotations
 
@@ -10,39 +10,51 @@ from scipy.optimize import minimize
 
 from tritune.tuning.search.encoding import Array
 
-#: What is believed of the logarithms of the length scales and of the noise before anything is
-#: known: the mean and the standard deviation. Lengths are relative to a column's whole range.
-LENGTH = (np.log(0.7), 0.8)
-NOISE = (np.log(0.01), 1.5)
+#: What is believed before anything is known of the logarithms of the length scales, which are
+#: relative to a column's whole range, and of the share of noise: the mean and the deviation.
+LENGTH = (float(np.log(0.7)), 0.8)
+NOISE = (float(np.log(0.01)), 1.5)
 
-_BOUNDS = ((-3.0, 3.0), (np.log(1e-4), 0.0))
+#: Length scales and noise stay within these logarithms.
+_BOUNDS = ((-3.0, 3.0), (float(np.log(1e-4)), 0.0))
 
 
 class GaussianProcess:
     """Learns a function of the candidates' vectors: how large, how sure, and how smooth it is.
 
-    The expensive half of a prediction depends on where was observed, not on what was seen there.
-    It is kept and grown row by row, so that an observation costs one row for all candidates.
+    The function is a smooth one plus a multiple of each column of `trend`, if there are any. The
+    expensive half of a prediction depends on where was observed, not on what was seen there: it is
+    kept and grown row by row, so that an observation costs one row for all candidates.
     """
 
-    def __init__(self, candidates: Array) -> None:
+    def __init__(
+        self, candidates: Array, trend: Array | None = None, lengths: Array | None = None
+    ) -> None:
+        """`lengths` are the logarithms of the length scales to expect, if something is known."""
+        count, width = candidates.shape
         self._candidates = candidates
-        width = candidates.shape[1]
-        self._theta = np.append(np.full(width, LENGTH[0]), NOISE[0])
+        self._trend = np.zeros((count, 0)) if trend is None else trend
+        expected = np.full(width, LENGTH[0]) if lengths is None else lengths
+        self._expected = np.append(expected, NOISE[0])
+        self._theta = self._expected.copy()
         self._forget()
+
+    @property
+    def lengths(self) -> Array:
+        """The logarithms of the length scales that were found."""
+        return self._theta[:-1]
 
     def fit(self, rows: Sequence[int], values: Array) -> None:
         """Choose length scales and noise for these observations; values should be standardised."""
-        points = self._candidates[rows]
+        points, trend = self._candidates[rows], self._trend[rows]
         apart = (points[:, None, :] - points[None, :, :]) ** 2
-        width = points.shape[1]
         found = minimize(
             _cost,
             self._theta,
-            args=(apart, values),
+            args=(apart, trend @ trend.T, values, self._expected),
             jac=True,
             method="L-BFGS-B",
-            bounds=[_BOUNDS[0]] * width + [_BOUNDS[1]],
+            bounds=[_BOUNDS[0]] * points.shape[1] + [_BOUNDS[1]],
             options={"maxiter": 30},
         )
         self._theta = found.x
@@ -52,25 +64,28 @@ class GaussianProcess:
         """The mean and the standard deviation at every candidate, given the observations."""
         self._condition(rows)
         count = len(rows)
-        weights = solve_triangular(
-            self._cholesky[:count, :count], values, lower=True, check_finite=False
-        )
+        lower = self._cholesky[:count, :count]
+        weights = solve_triangular(lower, values, lower=True, check_finite=False)
         scale = (weights @ weights + 1) / (count + 1)
         mean = weights @ self._whitened[:count]
         return mean, np.sqrt(np.maximum(self._variance, 1e-9) * scale)
 
-    def extend(self, candidates: Array) -> None:
+    def extend(self, candidates: Array, trend: Array | None = None) -> None:
         """Add candidates after those that are there."""
+        if trend is None:
+            trend = np.zeros((len(candidates), self._trend.shape[1]))
+        rows = self._rows
         self._candidates = np.vstack([self._candidates, candidates])
+        self._trend = np.vstack([self._trend, trend])
         self._forget()
+        self._condition(rows)
 
     def _forget(self) -> None:
-        count = len(self._candidates)
         self._scaled = self._candidates * np.exp(-self._theta[:-1])
         self._rows: list[int] = []
         self._cholesky = np.zeros((0, 0))
-        self._whitened = np.zeros((0, count))
-        self._variance = np.ones(count)
+        self._whitened = np.zeros((0, len(self._candidates)))
+        self._variance = 1 + (self._trend**2).sum(1)
 
     def _condition(self, rows: Sequence[int]) -> None:
         """Make the kept half that of these rows, beginning where it departs from them."""
@@ -82,11 +97,11 @@ class GaussianProcess:
             self._variance += np.einsum("ij,ij->j", dropped, dropped)
         new = list(rows[same:])
         if new:
-            self._grow(len(rows))
+            self._make_room(len(rows))
             self._append(same, new)
         self._rows = list(rows)
 
-    def _grow(self, count: int) -> None:
+    def _make_room(self, count: int) -> None:
         room = len(self._cholesky)
         if count > room:
             more = max(count, 2 * room, 32) - room
@@ -95,12 +110,12 @@ class GaussianProcess:
 
     def _append(self, same: int, new: list[int]) -> None:
         """Rows of the Cholesky factor for new observations, and what they explain everywhere."""
-        noise = np.exp(self._theta[-1]) + 1e-8
-        kernel = _matern(_apart(self._scaled[new], self._scaled))
+        kernel = _matern(np.sqrt(5 * _apart(self._scaled[new], self._scaled)))
+        kernel += self._trend[new] @ self._trend.T
         end = same + len(new)
         left = self._whitened[:same, new].T
-        corner = kernel[:, new] + noise * np.eye(len(new)) - left @ left.T
-        lower = np.linalg.cholesky(corner)
+        noise = np.exp(self._theta[-1]) + 1e-8
+        lower = np.linalg.cholesky(kernel[:, new] + noise * np.eye(len(new)) - left @ left.T)
         self._cholesky[same:end, :same] = left
         self._cholesky[same:end, same:end] = lower
         kernel -= left @ self._whitened[:same]
@@ -115,13 +130,14 @@ def _apart(left: Array, right: Array) -> Array:
     return np.maximum(squares - 2 * left @ right.T, 0)
 
 
-def _matern(apart: Array) -> Array:
-    """The Matérn 5/2 kernel of squared distances."""
-    root = np.sqrt(5 * apart)
+def _matern(root: Array) -> Array:
+    """The Matérn 5/2 kernel, of distances that are multiplied with the root of 5 already."""
     return (1 + root + root**2 / 3) * np.exp(-root)
 
 
-def _cost(theta: Array, apart: Array, values: Array) -> tuple[float, Array]:
+def _cost(
+    theta: Array, apart: Array, trend: Array, values: Array, expected: Array
+) -> tuple[float, Array]:
     """The negative log posterior of length scales and noise, and its gradient.
 
     The scale of the function is not searched for: its best value has a closed form.
@@ -129,9 +145,8 @@ def _cost(theta: Array, apart: Array, values: Array) -> tuple[float, Array]:
     count = len(values)
     squares = apart * np.exp(-2 * theta[:-1])
     root = np.sqrt(5 * squares.sum(2))
-    decay = np.exp(-root)
-    kernel = (1 + root + root**2 / 3) * decay
     noise = np.exp(theta[-1])
+    kernel = _matern(root) + trend
     kernel[np.diag_indices(count)] += noise + 1e-8
     lower = np.linalg.cholesky(kernel)
     half = solve_triangular(lower, np.eye(count), lower=True, check_finite=False)
@@ -142,10 +157,9 @@ def _cost(theta: Array, apart: Array, values: Array) -> tuple[float, Array]:
 
     pull = 0.5 * (inverse - np.outer(alpha, alpha) * (count / ((count + 1) * scale)))
     slope = np.empty_like(theta)
-    slope[:-1] = np.tensordot(pull * (5 / 3) * (1 + root) * decay, squares, 2)
+    slope[:-1] = np.tensordot(pull * (5 / 3) * (1 + root) * np.exp(-root), squares, 2)
     slope[-1] = noise * np.trace(pull)
 
-    mean = np.append(np.full(len(theta) - 1, LENGTH[0]), NOISE[0])
     spread = np.append(np.full(len(theta) - 1, LENGTH[1]), NOISE[1])
-    surprise = (theta - mean) / spread
+    surprise = (theta - expected) / spread
     return cost + 0.5 * (surprise @ surprise), slope + surprise / spread

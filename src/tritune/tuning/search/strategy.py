@@ -14,11 +14,6 @@ from tritune.space import Config, Points
 
 #: Spaces up to this size are listed; larger ones are only ever sampled.
 LISTABLE = 50_000
-
-#: How many configs are proposed because they did well elsewhere.
-WINNERS = 12
-
-
 @dataclass(frozen=True)
 class Prior:
     """What was measured for a near problem or on another device, in milliseconds.
@@ -42,6 +37,9 @@ class Strategy(ABC):
 
     name: ClassVar[str]
 
+    #: How many configs are proposed first because they did well elsewhere.
+    winners: ClassVar[int] = 12
+
     def __init__(
         self, points: Points, rng: random.Random, prior: Sequence[Prior] = ()
     ) -> None:
@@ -51,7 +49,7 @@ class Strategy(ABC):
         self.results: dict[Config, float | None] = {}
         #: In the order they were asked or told; the values mean nothing.
         self._taken: dict[Config, None] = {}
-        self._first = deque(winners(points, self.prior, WINNERS))
+        self._first = deque(best_of(points, self.prior, self.winners))
         self._shuffled: Iterator[Config] | None = None
 
     def ask(self, count: int) -> list[Config]:
@@ -104,7 +102,7 @@ class Strategy(ABC):
         return None
 
 
-def winners(points: Points, prior: Sequence[Prior], count: int) -> list[Config]:
+def best_of(points: Points, prior: Sequence[Prior], count: int) -> list[Config]:
     """The best configs of each prior, taking turns, the most similar prior first."""
     ranked = [
         sorted(

@@ -1,0 +1,76 @@
+"""Merging what attention kernels computed over shares of the keys: the second half of split-KV.
+
+Few queries make few programs, so the keys of a sequence are dealt out to several. Each of these
+writes the softmax over its own keys, in fp32, and log2 of the sum that it was divided by.
+"""
+
+import triton
+import triton.language as tl
+
+from tritune.kernels.attention_softmax import LN_2, begin_softmax, head_parts, width_of
+
+#: Rows, each a token and a head, that a program of the merging kernel takes.
+MERGED_ROWS = 4
+
+#: How many programs keep a device busy; with fewer, the keys are split.
+_PROGRAMS = {"cuda": 256, "hip": 512, "cpu": 16}
+#: Fewer keys than this are not worth a program of their own.
+_KEYS_PER_SPLIT = 256
+_MOST_SPLITS = 64
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_rows", "num_heads", "inner"])
+def merge_splits_kernel(
+    partial_ptr, partial_lse_ptr, sinks_ptr, out_ptr, lse_ptr, starts_ptr,
+    num_seqs, num_rows, num_heads, inner, out_strides,
+    SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The softmax over all keys from those over each split's own.
+
+    With s_i = log2 of split i's sum, out = sum_i 2^s_i partial_i / (sum_i 2^s_i + e^sink). Row r
+    is (r // inner // num_heads, r // inner % num_heads, r % inner) of out, whose strides are these
+    three's and the dim's; all else is dense. What is absent is None: sinks, lse, and the starts,
+    where sequence s has the tokens starts[s] to starts[s + 1]: later tokens are nobody's.
+    """
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    head = rows // inner % num_heads
+    real = rows < num_rows
+    if starts_ptr is not None:
+        real = rows < tl.load(starts_ptr + num_seqs).to(tl.int64) * num_heads
+    WIDTH: tl.constexpr = width_of(head_parts(SIZE, False), 0)
+    dims = tl.arange(0, WIDTH)
+    acc = tl.zeros([ROWS, WIDTH], tl.float32)
+    row_max, row_sum = begin_softmax(sinks_ptr, head, ROWS)
+    for split in range(NUM_SPLITS):
+        at = split * num_rows.to(tl.int64) + rows
+        log_sum = tl.load(partial_lse_ptr + at, mask=real, other=float("-inf"))
+        # A split without keys has written no result.
+        inside = (log_sum > float("-inf"))[:, None] & (dims[None, :] < SIZE)
+        places = partial_ptr + at[:, None] * SIZE + dims[None, :]
+        partial = tl.load(places, mask=inside, other=0.0)
+        new_max = tl.maximum(row_max, log_sum)
+        weight = tl.exp2(log_sum - new_max)
+        shrink = tl.exp2(row_max - new_max)
+        acc = acc * shrink[:, None] + partial * weight[:, None]
+        row_sum = row_sum * shrink + weight
+        row_max = new_max
+    out = acc / tl.where(row_sum > 0, row_sum, 1.0)[:, None]
+    out_rows = rows // inner // num_heads * out_strides[0] + head * out_strides[1]
+    out_rows += rows % inner * out_strides[2]
+    out_ptr += out_rows[:, None] + dims[None, :].to(tl.int64) * out_strides[3]
+    mask = real[:, None] & (dims[None, :] < SIZE)
+    tl.store(out_ptr, out.to(out_ptr.dtype.element_ty), mask=mask)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=real)
+
+
+def default_splits(programs: int, keys: int, family: str, most: int = _MOST_SPLITS) -> int:
+    """As many splits as fill a device, where there are keys enough for them."""
+    splits = 1
+    while (
+        2 * splits <= most
+        and programs * splits < _PROGRAMS[family]
+        and keys >= 2 * splits * _KEYS_PER_SPLIT
+    ):
+        splits *= 2
+    return min(splits, _MOST_SPLITS)
