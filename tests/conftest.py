@@ -15,6 +15,9 @@ if "TRITON_CACHE_DIR" not in os.environ:
     _own_cache = tempfile.TemporaryDirectory(prefix="tritune-tests-")
     os.environ["TRITON_CACHE_DIR"] = _own_cache.name
 
+# Nor may one depend on, or change, what the user has tuned. Tests that tune say where.
+os.environ["TRITUNE_STORE"] = os.path.join(os.environ["TRITON_CACHE_DIR"], "no-store.sqlite")
+
 try:
     from hypothesis import HealthCheck, settings
 except ImportError:

@@ -41,6 +41,14 @@ def test_the_hopeless_leave_after_one_round():
     assert race.racing == [FAST]
 
 
+def test_nobody_is_hopeless_where_the_best_has_been_as_slow_itself():
+    race = Race([FAST, SLOWEST])
+    race.add(FAST, [1.0, 1.0, 6.0])
+    race.add(SLOWEST, [5.0])
+    race.thin_out()
+    assert set(race.racing) == {FAST, SLOWEST}
+
+
 def test_a_ceiling_is_known_once_someone_has_a_time():
     race = Race([FAST, SLOW], keep=[SLOW])
     race.add(FAST, [1.0, 1.0])

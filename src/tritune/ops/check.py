@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 
 import torch
+
+from tritune import env
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -76,4 +77,4 @@ def _kind(dtype: torch.dtype) -> str:
 
 def looks_inside(tensor: torch.Tensor) -> bool:
     """Whether values are checked: on the CPU always, on a GPU with TRITUNE_CHECK=1."""
-    return tensor.device.type == "cpu" or os.environ.get("TRITUNE_CHECK") == "1"
+    return tensor.device.type == "cpu" or env.CHECK.read() is True

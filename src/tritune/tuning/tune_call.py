@@ -191,7 +191,7 @@ def _jobs(size: int) -> int:
 
 
 def _environment(settings: Settings) -> Mapping[str, Any]:
-    from tritune.workloads.tuning import environment
+    from tritune.tuning.environment import environment
 
     return environment(settings)
 

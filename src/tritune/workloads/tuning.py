@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
-from tritune._version import __version__
 from tritune.kernels.identity import identity
-from tritune.kernels.kernel import Problem
+from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy import refresh
 from tritune.policy.describe import learn_and_save
+from tritune.policy.features import distance as problem_distance
 from tritune.policy.measured import times_of
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
@@ -29,9 +26,10 @@ from tritune.targets.device import Device, detect
 from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS, effort_named
+from tritune.tuning.environment import environment
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
-from tritune.workloads.catalog import WORKLOADS, workload_named
+from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.fields import types_of
 from tritune.workloads.workload import Workload
 
@@ -144,6 +142,15 @@ def tune_recorded(
         return [each.outcome for each in found]
 
 
+def tune_unseen(kernel: Kernel, problem: Problem, device: torch.device) -> None:
+    """Tune a problem that a call has just met, for the `tune` mode: the call waits for it."""
+    workload = workload_of(kernel.name, problem)
+    with Store() as store:
+        settings = Settings(EFFORTS["quick"], vendors=False)
+        for _ in tune_all([(workload, problem)], device, store, settings, "met while tuning"):
+            pass
+
+
 def problems_met(
     store: Store, device: torch.device, ops: Sequence[str] = ()
 ) -> list[tuple[Workload, Problem]]:
@@ -159,10 +166,15 @@ def problems_met(
 def named_problem(kernel: str, fields: Mapping[str, Any]) -> tuple[Workload, Problem] | None:
     """The op and the problem that a record in the store is about; None if it is of another time."""
     for workload in WORKLOADS.values():
-        if workload.kernel.name == kernel and set(fields) == set(types_of(workload.kernel.problem)):
-            problem = workload.kernel.problem(**fields)
-            if workload.owns(problem):
-                return workload, problem
+        if workload.kernel.name != kernel:
+            continue
+        names = types_of(workload.kernel.problem)
+        if not set(names) <= set(fields):
+            return None
+        problem = workload.kernel.problem(**{name: fields[name] for name in names})
+        # What the fields hold beside those is derived from them.
+        if problem.fields() == fields and workload.owns(problem):
+            return workload, problem
     return None
 
 
@@ -180,40 +192,6 @@ def priors(store: Store, task: Task) -> list[Prior]:
 
 
 def distance(one: Task, other: Task) -> float:
-    """How unlike two tasks of a kernel are: powers of two between sizes, and a few for each
-    fact that differs.
-    """
-    mine, theirs = json.loads(one.problem), json.loads(other.problem)
-    away = 4.0 * (one.device != other.device) + 1.0 * (one.identity != other.identity)
-    for name in {*mine, *theirs}:
-        a, b = mine.get(name), theirs.get(name)
-        if a == b:
-            continue
-        if _is_count(a) and _is_count(b):
-            away += abs(math.log2(max(a, 1)) - math.log2(max(b, 1)))
-        else:
-            away += 3.0
-    return away
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def environment(settings: Settings) -> Mapping[str, Any]:
-    """Under which circumstances a run measures."""
-    return {
-        "effort": settings.effort.name,
-        "trials": settings.effort.trials,
-        "strategy": settings.strategy,
-        "seed": settings.seed,
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "tritune": __version__,
-        },
-    }
+    """How unlike two tasks of a kernel are: another device is further away than other code."""
+    away = problem_distance(json.loads(one.problem), json.loads(other.problem))
+    return away + 4.0 * (one.device != other.device) + 1.0 * (one.identity != other.identity)
