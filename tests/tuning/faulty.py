@@ -47,6 +47,7 @@ class FaultyCase:
     """Doubles a vector. The larger REPEAT, the longer it takes."""
 
     device = torch.device("cpu")
+    repeatable = True
 
     def __init__(self, knows: bool, log: str) -> None:
         self._x = torch.randn(SIZE, generator=torch.Generator().manual_seed(0))

@@ -206,3 +206,34 @@ def test_the_grid_sees_the_arguments_as_triton_shows_them():
 
     plan(stack_of(add_to), Call((1, 2), {"n": 3}, grid), {"BLOCK": 16, "num_warps": 2})
     assert seen == {"x_ptr": 1, "y_ptr": 2, "n": 3, "BLOCK": 16}
+
+
+@triton.jit
+def atomic_sum(x, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out, tl.sum(tl.load(x + offsets, offsets < n, 0.0)))
+
+
+@triton.jit
+def copy_part(x, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, tl.load(x + offsets, offsets < n), offsets < n)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "out"),
+    [(atomic_sum, torch.zeros(1)), (copy_part, torch.full((2 << 16,), float("nan")))],
+    ids=["sums by atomics", "leaves NaN that was there"],
+)
+def test_what_the_default_config_may_do_others_may_too(tmp_path, kernel, out):
+    count = 1 << 16
+    configs = [Config.of(BLOCK=64), Config.of(BLOCK=128)]
+    call = Call(
+        (torch.rand(count), out, count), {}, lambda meta: (triton.cdiv(count, meta["BLOCK"]),)
+    )
+    launches = {config: config.as_kwargs() for config in configs}
+    work = CallToTune(stack_of(kernel), call, torch.device("cpu"), configs[0], launches)
+    case = write_case(str(tmp_path), work).spec.open()
+    case.restore()
+    sample = [each.clone() for each in case.run(configs[0])]
+    assert [verify(case, config, None, sample) for config in configs] == [None, None]

@@ -107,6 +107,8 @@ def test_inputs_that_are_overwritten_are_not_read_only():
     shapes = [tuple(tensor.shape) for tensor in case.read_only()]
     assert (8, 32, 128) not in shapes and len(shapes) == 3
     assert len(case_of("rms_norm").read_only()) == 2
+    packed, scales = case_of("linear_quantized").read_only()[1:]
+    assert packed.dtype == torch.uint8 and scales.dtype == torch.float16
 
 
 def test_large_outputs_are_compared_in_part():

@@ -54,6 +54,8 @@ class Case(Protocol):
     """One problem with inputs; `run` may be called any number of times, with any config."""
 
     device: torch.device
+    #: Whether a config gives the same bits every time; sums by atomics, for one, do not.
+    repeatable: bool
 
     def compile(self, config: Config) -> Sequence[Launch]:
         """Compile what `run` would launch, launch nothing. Processes that only compile call

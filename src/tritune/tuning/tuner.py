@@ -198,7 +198,8 @@ class _Tuning:
         entries: list[Config | str] = [*finalists]
         if self.settings.vendors:
             entries += [VENDOR + name for name in self.bench.vendors()]
-        times = self.bench.time(entries, self.effort.final_rounds, keep=entries)
+        # The vendor's functions leave when they are clearly slower; finalists stay to the end.
+        times = self.bench.time(entries, self.effort.final_rounds, keep=finalists)
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():
             owner, stage = (default, entry) if isinstance(entry, str) else (entry, "final")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from triton.runtime.jit import JITFunction
 
 from tritune.kernels.kernel import Problem
@@ -32,6 +33,8 @@ class OpCase:
     `run` gives, and `expected` knows, the part of the outputs that `Workload.part` says: all of
     small outputs, evenly spaced rows, heads or columns of large ones.
     """
+
+    repeatable = True
 
     def __init__(
         self, workload: Workload, problem: Problem, device: torch.device, seed: int = 0
@@ -81,8 +84,9 @@ class OpCase:
 
     def read_only(self) -> Sequence[torch.Tensor]:
         """The inputs that the op must leave as they are."""
-        kept = (v for name, v in self._inputs.items() if name not in self._originals)
-        return [value for value in kept if isinstance(value, torch.Tensor)]
+        kept = {n: value for n, value in self._inputs.items() if n not in self._originals}
+        # Quantized weights are several tensors.
+        return [each for each in pytree.tree_leaves(kept) if isinstance(each, torch.Tensor)]
 
     def expected(self) -> Expected:
         """The part of the outputs by the kernel's definition."""

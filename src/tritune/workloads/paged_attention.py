@@ -15,7 +15,7 @@ from tritune.kernels.kernel import Problem
 from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
 from tritune.workloads.part import Part, taken
-from tritune.workloads.sdpa import packed_sdpa
+from tritune.workloads.sdpa import packed_sdpa, padded_sdpa
 from tritune.workloads.tensors import Maker, element_bytes, lengths, starts
 from tritune.workloads.visible import (
     attend,
@@ -143,7 +143,7 @@ class PagedAttention(Workload):
             chosen = [row for row in taken(part, q.shape[0]) if start <= row < stop]
             if not chosen:
                 continue
-            k, v = (_gathered(inputs, side, number, dtype) for side in "kv")
+            k, v = _sequence(inputs, number, int(inputs["seq_lens"][number]), dtype)
             own = torch.tensor(chosen, device=q.device)
             positions = own - stop + k.shape[0]
             heads = taken(some, q.shape[1])
@@ -155,27 +155,35 @@ class PagedAttention(Workload):
         return 3.0 if problem.softcap else 2.0
 
     def offers(self, inputs: Inputs) -> Vendors:
-        """The cache is gathered for each call; "sdpa_gathered" has it gathered before."""
-        q, starts = inputs["q"], inputs["cu_seqlens_q"].tolist()
+        """Keys and values are gathered from their pages in each call, and "…_gathered" has them
+        gathered before; one sequence after the other, or padded to the same length.
+        """
+        q, bounds = inputs["q"], inputs["cu_seqlens_q"].tolist()
+        lengths = inputs["seq_lens"].tolist()
 
-        def call(number: int, k: torch.Tensor, v: torch.Tensor) -> Any:
-            own = q[starts[number] : starts[number + 1]]
-            return packed_sdpa((own, k, v), inputs)
-
-        def gathered() -> list[Any]:
+        def calls() -> list[Any]:
             return [
-                call(i, *(_gathered(inputs, side, i, q.dtype) for side in "kv"))
-                for i in range(len(starts) - 1)
+                packed_sdpa(
+                    (q[start:stop], *_sequence(inputs, number, lengths[number], q.dtype)), inputs
+                )
+                for number, (start, stop) in enumerate(itertools.pairwise(bounds))
             ]
 
-        def run(calls: list[Any]) -> torch.Tensor:
-            return torch.cat([each() for each in calls])
+        def run(ready: list[Any]) -> torch.Tensor:
+            return torch.cat([call() for call in ready])
 
         found: Vendors = {"eager": lambda: paged_reference(**inputs)}
-        ready = gathered()
-        if all(ready):
-            found["sdpa"] = lambda: run(gathered())
-            found["sdpa_gathered"] = lambda: run(ready)
+        ready = calls()
+        if not all(ready):
+            return found
+        found |= {"sdpa": lambda: run(calls()), "sdpa_gathered": lambda: run(ready)}
+        if "alibi_slopes" not in inputs and len(lengths) == q.shape[0] > 1:
+            seen = _seen(inputs)
+            k, v = _padded(inputs, q.dtype)
+            found |= {
+                "sdpa_padded": lambda: padded_sdpa(q, *_padded(inputs, q.dtype), seen),
+                "sdpa_padded_gathered": lambda: padded_sdpa(q, k, v, seen),
+            }
         return found
 
     def work(self, problem: PagedAttentionProblem) -> Work:
@@ -208,12 +216,35 @@ def _lengths(problem: PagedAttentionProblem) -> list[tuple[int, int]]:
     return list(zip(queries, lengths(room, problem.sequences), strict=True))
 
 
-def _gathered(inputs: Inputs, side: str, number: int, dtype: torch.dtype) -> torch.Tensor:
-    """The keys or values of a sequence, (keys, KV heads, size), in real units."""
-    cache, length = inputs[f"{side}_cache"], int(inputs["seq_lens"][number])
+def _sequence(
+    inputs: Inputs, number: int, length: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys and the values of a sequence, (keys, KV heads, size), in real units."""
+    count = triton.cdiv(length, inputs["k_cache"].shape[1])
+    pages = inputs["block_table"][number, :count]
+    k, v = (_gathered(inputs, side, pages, dtype)[:length] for side in "kv")
+    return k, v
+
+
+def _padded(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of all sequences, (sequences, keys, KV heads, size): as many for each."""
+    k, v = (_gathered(inputs, side, inputs["block_table"], dtype) for side in "kv")
+    return k, v
+
+
+def _seen(inputs: Inputs) -> torch.Tensor:
+    """Which of the padded keys the last query of each sequence sees."""
+    pages, page_size = inputs["block_table"].shape[1], inputs["k_cache"].shape[1]
+    ends = inputs["seq_lens"][:, None]
+    positions = torch.arange(pages * page_size, device=ends.device)
+    window = inputs["window"]
+    return (positions < ends) & (positions >= (0 if window is None else ends - window))
+
+
+def _gathered(inputs: Inputs, side: str, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The slots of some pages in a row: keys or values, in real units."""
+    cache, scale = inputs[f"{side}_cache"], inputs.get(f"{side}_scale")
     # fp8 tensors cannot be indexed everywhere, bytes can.
     slots = cache.view(torch.uint8) if cache.element_size() == 1 else cache
-    pages = inputs["block_table"][number, : triton.cdiv(length, cache.shape[1])].long()
-    rows = slots[pages].flatten(0, 1)[:length].view(cache.dtype).to(dtype)
-    scale = inputs.get(f"{side}_scale")
+    rows = slots[pages.long()].flatten(-4, -3).view(cache.dtype).to(dtype)
     return rows if scale is None else rows * scale.to(dtype)

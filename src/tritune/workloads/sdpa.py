@@ -21,16 +21,19 @@ def sdpa_for(
     """
     if "softcap" in inputs or "sinks" in inputs:
         return None
-    queries, keys = q.shape[2], k.shape[2]
-    bias = _bias(q, keys, inputs)
-    square = bias is None and inputs["causal"] and queries > 1
-    options: dict[str, Any] = {"attn_mask": bias, "is_causal": square}
+    queries, window = q.shape[2], inputs.get("window")
+    if queries == 1 and window is not None and not {"alibi_slopes", "mask"} & set(inputs):
+        # A single query sees the latest keys and nothing else.
+        k, v = k[:, :, -window:], v[:, :, -window:]
+        inputs = {**inputs, "window": None}
+    bias = _bias(q, k.shape[2], inputs)
     if bias is None and queries == 1:
         # The query heads that share a KV head are as good as so many queries: nothing is masked.
         folded = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         return lambda: functional.scaled_dot_product_attention(folded, k, v).view(
             *q.shape[:3], v.shape[3]
         )
+    options: dict[str, Any] = {"attn_mask": bias, "is_causal": bias is None and inputs["causal"]}
     return functools.partial(
         functional.scaled_dot_product_attention, q, k, v, enable_gqa=True, **options
     )
@@ -43,6 +46,19 @@ def packed_sdpa(
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in tensors)
     call = sdpa_for(q, k, v, inputs)
     return None if call is None else lambda: call()[0].transpose(0, 1)
+
+
+def padded_sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor
+) -> torch.Tensor:
+    """One query of each sequence, (sequences, heads, size), to keys (sequences, keys, heads, size)
+    of which those are `seen`, (sequences, keys).
+    """
+    folded = q.reshape(q.shape[0], k.shape[2], -1, q.shape[2])
+    out = functional.scaled_dot_product_attention(
+        folded, k.transpose(1, 2), v.transpose(1, 2), attn_mask=seen[:, None, None]
+    )
+    return out.reshape(*q.shape[:2], v.shape[3])
 
 
 def _bias(q: torch.Tensor, keys: int, inputs: dict[str, Any]) -> torch.Tensor | None:

@@ -50,8 +50,6 @@ class Workload(ABC):
     #: How far plain torch's error may be exceeded, see the numerical rule.
     slack: ClassVar[float] = 2.0
 
-    # Problems
-
     def problem(self, **values: Any) -> Problem:
         """The problem with these fields, in the bucket that the op would put it in."""
         return self.rounded(self._checked({**self._missing(values), **values}))
@@ -103,8 +101,6 @@ class Workload(ABC):
         """Why no call has such a problem."""
         return []
 
-    # Calls
-
     def inputs(self, problem: Problem, device: torch.device | str = "cpu", seed: int = 0) -> Inputs:
         """Arguments for the op of which it computes exactly this problem."""
         return self.make(problem, Maker(device, seed))
@@ -128,8 +124,6 @@ class Workload(ABC):
         """The memory of a problem's inputs."""
         made = self.empty_inputs(problem, "meta").values()
         return sum(value.nbytes for value in made if hasattr(value, "nbytes"))
-
-    # Results
 
     def part(self, inputs: Inputs) -> Part:
         """What of each output is compared: all of it, unless computing the reference takes long."""
@@ -155,8 +149,6 @@ class Workload(ABC):
     def slack_for(self, problem: Any) -> float:
         """How many times plain torch's error is allowed."""
         return self.slack
-
-    # Speed
 
     def vendors(self, inputs: Inputs, compiled: bool = False) -> Vendors:
         """What torch has for the same arguments, by name; each call gives the outputs.
