@@ -128,6 +128,13 @@ def test_softcap_is_what_torch_has_no_fused_kernel_for():
     assert set(case_of("attention", "queries=16 heads=4 softcap=true").vendors()) == {"eager"}
 
 
+def test_batches_that_decode_are_offered_padded_too():
+    decoding, prefilling = (
+        case_of("paged_attention", f"queries={n} keys=64 kv_heads=1").vendors() for n in (1, 2)
+    )
+    assert set(decoding) - set(prefilling) == {"sdpa_padded", "sdpa_padded_gathered"}
+
+
 def test_a_problem_that_no_call_has_is_refused():
     fields = {**WORKLOADS["rms_norm"].parse("").fields(), "rows": 1000}
     with pytest.raises(TrituneError, match="rows=1000; the nearest has rows=1024"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -158,32 +159,33 @@ class PagedAttention(Workload):
         """Keys and values are gathered from their pages in each call, and "…_gathered" has them
         gathered before; one sequence after the other, or padded to the same length.
         """
-        q, bounds = inputs["q"], inputs["cu_seqlens_q"].tolist()
-        lengths = inputs["seq_lens"].tolist()
-
-        def calls() -> list[Any]:
-            return [
-                packed_sdpa(
-                    (q[start:stop], *_sequence(inputs, number, lengths[number], q.dtype)), inputs
-                )
-                for number, (start, stop) in enumerate(itertools.pairwise(bounds))
-            ]
-
-        def run(ready: list[Any]) -> torch.Tensor:
-            return torch.cat([call() for call in ready])
-
         found: Vendors = {"eager": lambda: paged_reference(**inputs)}
-        ready = calls()
-        if not all(ready):
+        if {"softcap", "sinks"} & set(inputs):
             return found
-        found |= {"sdpa": lambda: run(calls()), "sdpa_gathered": lambda: run(ready)}
+        q, lengths = inputs["q"], inputs["seq_lens"].tolist()
+        queries = list(itertools.pairwise(inputs["cu_seqlens_q"].tolist()))
+        # Made when first used, and once for all: they take as much memory as the cache.
+        gathered = functools.cache(lambda: _padded(inputs, q.dtype))
+
+        def calls(k_v: Callable[[int], tuple[torch.Tensor, torch.Tensor]]) -> list[Any]:
+            tensors = [(q[slice(*own)], *k_v(i)) for i, own in enumerate(queries)]
+            return [packed_sdpa(each, inputs) for each in tensors]
+
+        def known(i: int) -> tuple[torch.Tensor, torch.Tensor]:
+            k, v = gathered()
+            return k[i, : lengths[i]], v[i, : lengths[i]]
+
+        def in_pages() -> torch.Tensor:
+            each = calls(lambda i: _sequence(inputs, i, lengths[i], q.dtype))
+            return torch.cat([call() for call in each])
+
+        ready = functools.cache(lambda: calls(known))
+        found["sdpa"] = in_pages
+        found["sdpa_gathered"] = lambda: torch.cat([call() for call in ready()])
         if "alibi_slopes" not in inputs and len(lengths) == q.shape[0] > 1:
             seen = _seen(inputs)
-            k, v = _padded(inputs, q.dtype)
-            found |= {
-                "sdpa_padded": lambda: padded_sdpa(q, *_padded(inputs, q.dtype), seen),
-                "sdpa_padded_gathered": lambda: padded_sdpa(q, k, v, seen),
-            }
+            found["sdpa_padded"] = lambda: padded_sdpa(q, *_padded(inputs, q.dtype), seen)
+            found["sdpa_padded_gathered"] = lambda: padded_sdpa(q, *gathered(), seen)
         return found
 
     def work(self, problem: PagedAttentionProblem) -> Work:
