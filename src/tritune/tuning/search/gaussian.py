@@ -12,7 +12,7 @@ from tritune.tuning.search.encoding import Array
 
 #: What is believed before anything is known of the logarithms of the length scales, which are
 #: relative to a column's whole range, and of the share of noise: the mean and the deviation.
-LENGTH = (float(np.log(0.7)), 0.8)
+LENGTH = (float(np.log(1.5)), 1.0)
 NOISE = (float(np.log(0.01)), 1.5)
 
 #: Length scales and noise stay within these logarithms.

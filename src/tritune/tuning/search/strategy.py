@@ -103,13 +103,27 @@ class Strategy(ABC):
 
 
 def best_of(points: Points, prior: Sequence[Prior], count: int) -> list[Config]:
-    """The best configs of each prior, taking turns, the most similar prior first."""
+    """The best configs of each prior, taking turns, the most similar prior first.
+
+    One that differs in a single parameter from another is left out: where that one leads nowhere,
+    this one would not either, and where it does, the search will look around it.
+    """
     ranked = [
         sorted(
             (config for config, ms in one.results.items() if ms is not None and config in points),
             key=lambda config: one.results[config] or 0.0,
-        )[:count]
+        )
         for one in sorted(prior, key=lambda one: -one.similarity)
     ]
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*ranked))
-    return list(dict.fromkeys(config for config in turns if config is not None))[:count]
+    chosen: list[Config] = []
+    for config in itertools.chain.from_iterable(itertools.zip_longest(*ranked)):
+        if len(chosen) == count:
+            break
+        if config is not None and all(_differences(config, other) > 1 for other in chosen):
+            chosen.append(config)
+    return chosen
+
+
+def _differences(one: Config, other: Config) -> int:
+    values, others = one.as_kwargs(), other.as_kwargs()
+    return sum(values.get(name) != others.get(name) for name in values.keys() | others.keys())
