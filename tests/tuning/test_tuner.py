@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -126,10 +127,18 @@ def test_winners_of_near_tasks_are_tried_first(tmp_path: Path) -> None:
 
 
 def test_no_committed_trial_is_lost_or_repeated_when_runs_are_killed(tmp_path: Path) -> None:
-    """Killed at random moments and begun again until it is done."""
-    location, rng = tmp_path / "store.sqlite", random.Random(0)
-    kills = int(os.environ.get("TRITUNE_TEST_KILLS", "6"))
+    """Killed at random moments and begun again until it is done; then from the start."""
+    rng, left = random.Random(0), int(os.environ.get("TRITUNE_TEST_KILLS", "5"))
+    stores = itertools.count()
+    while left > 0:
+        location = tmp_path / f"{next(stores)}.sqlite"
+        left -= _run_to_the_end(location, rng, left)
+
+
+def _run_to_the_end(location: Path, rng: random.Random, most_kills: int) -> int:
+    """Kill a run and resume it until it is done; how often it was killed."""
     announced: list[str] = []
+    kills = 0
     while True:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.tuning.killable", str(location)],
@@ -138,8 +147,7 @@ def test_no_committed_trial_is_lost_or_repeated_when_runs_are_killed(tmp_path: P
             text=True,
             start_new_session=True,
         )
-        lines = _read_until_killed(process, rng.uniform(2.0, 9.0) if kills > 0 else None)
-        kills -= 1
+        lines = _read_until_killed(process, rng.uniform(1.0, 9.0) if kills < most_kills else None)
         assert not any(line.startswith("again") for line in lines)
         announced += [line.split()[1] for line in lines if line.startswith("new")]
         if location.exists():
@@ -147,14 +155,15 @@ def test_no_committed_trial_is_lost_or_repeated_when_runs_are_killed(tmp_path: P
                 assert verify(store) == []
         if "done" in lines:
             break
+        kills += 1
     with Store(location) as store:
         trials = store.trials(TASK)
-        winner = store.winner(TASK)
+        assert store.winner(TASK) is not None
     kept = [trial.config.key for trial in trials]
     assert set(announced) <= set(kept)
     assert len(announced) == len(set(announced)), "a trial was repeated"
     assert sorted(kept) == sorted(config.key for config in killable.CONFIGS)
-    assert winner is not None
+    return kills
 
 
 def _read_until_killed(process: subprocess.Popen[str], seconds: float | None) -> list[str]:
