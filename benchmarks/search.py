@@ -152,7 +152,9 @@ def strategies_of_kernel_tuner() -> list[str]:
     return [name for name in strategy_map if name not in NOT_COMPARED]
 
 
-def ours(spaces: Sequence[Recorded], warm: bool, wanted: Sequence[str], seeds: int) -> dict[str, Any]:
+def ours(
+    spaces: Sequence[Recorded], warm: bool, wanted: Sequence[str], seeds: int
+) -> dict[str, Any]:
     jobs = [Job(space, priors_for(space, spaces) if warm else ()) for space in spaces]
     curves = replay_all(jobs, wanted, seeds)
     return {name: mean_fractions([c for c in curves if c.strategy == name]) for name in wanted}

@@ -59,7 +59,7 @@ PROBLEMS = (
 )
 
 #: Every config, in few rounds: the best are timed again anyway.
-EXHAUSTIVE = Effort("exhaustive", 10**9, 1.0, 64, 2, 7, 8, 10**9)
+EXHAUSTIVE = Effort("exhaustive", 10**9, 1.0, 64, 2, 3, 10.0, 8, 10**9)
 #: How much slower than the best a config may be to count as found.
 WITHIN = 1.03
 

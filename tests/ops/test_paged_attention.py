@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ops.rule import assert_within_rule
-from tritune.kernels.attention_paged import reference
+from tritune.kernels.attention_paged import SPACE, PagedAttentionProblem, default, reference
 from tritune.ops import paged_attention as module
+from tritune.ops.attention import attention, attention_varlen
 from tritune.ops.paged_attention import paged_attention
 
 HEADS, KV_HEADS = 6, 2
@@ -96,7 +97,14 @@ def use_config(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the op use a config of one's choice."""
 
     def use(**values: Any) -> None:
-        config = {"BLOCK_M": 16, "BLOCK_N": 16, "NUM_SPLITS": 1, "PRE_LOAD_V": False, "PEEL": True, "SPLIT_HEAD": False}
+        config = {
+            "BLOCK_M": 16,
+            "BLOCK_N": 16,
+            "NUM_SPLITS": 1,
+            "PRE_LOAD_V": False,
+            "PEEL": True,
+            "SPLIT_HEAD": False,
+        }
         monkeypatch.setattr(module, "config_for", lambda *_: {**config, **values})
 
     return use
@@ -147,12 +155,16 @@ def test_query_heads_share_kv_heads(heads, kv_heads, use_config):
     [
         (24, 40, torch.float32),
         (80, 80, torch.float32),
+        (96, 96, torch.bfloat16),
+        (112, 112, torch.float16),
         (192, 128, torch.bfloat16),
+        (192, 192, torch.float32),
         (256, 256, torch.float16),
+        (256, 256, torch.float32),
     ],
 )
 def test_head_sizes(size, value_size, dtype, use_config):
-    use_config(PEEL=False)
+    use_config(PEEL=False, SPLIT_HEAD=size % 64 != 0)
     check(batch(MIXED, dtype, size=size, value_size=value_size))
 
 
@@ -215,9 +227,44 @@ def test_split_keys_are_merged(flags, splits, use_config):
     ],
     ids=str,
 )
-def test_configs_agree(config, use_config):
+@pytest.mark.parametrize("flags", ["plain", "window"])
+def test_configs_agree(config, flags, use_config):
     use_config(**config)
-    check(batch(MIXED))
+    check(batch(MIXED), **FLAGS[flags])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"causal": False, "alibi_slopes": torch.linspace(-0.5, 0.5, HEADS)},
+        {"causal": False, "window": 7},
+        {"causal": True, "window": 7, "alibi_slopes": torch.linspace(0.05, 0.5, HEADS)},
+    ],
+    ids=["alibi without causal", "window without causal", "both with causal"],
+)
+def test_the_three_ops_give_window_and_alibi_one_meaning(flags):
+    q, k, v, table, lens, starts = batch([(9, 40)])
+    k, v = (cache[table[0, :3].long()].flatten(0, 1)[:40] for cache in (k, v))
+    # Said in other words than the references use: query by query.
+    scores = torch.full((HEADS, 9, 40), -torch.inf)
+    for i in range(9):
+        position = i + 31
+        for j in range(40):
+            if (flags["causal"] or "window" in flags) and j > position:
+                continue
+            if "window" in flags and j not in range(position - 6, position + 1):
+                continue
+            product = (q[i].unflatten(0, (KV_HEADS, -1)) * k[j, :, None]).sum(-1).flatten() / 4
+            scores[:, i, j] = product + flags.get("alibi_slopes", 0.0) * (j - position)
+    weights = scores.softmax(-1).unflatten(0, (KV_HEADS, -1))
+    want = torch.einsum("hgqk,khd->qhgd", weights, v).flatten(1, 2)
+
+    ours = paged_attention(q, *batch([(9, 40)])[1:3], table, lens, starts, **flags)
+    torch.testing.assert_close(ours, want)
+    ends = torch.tensor([0, 40], dtype=torch.int32)
+    torch.testing.assert_close(attention_varlen(q, k, v, starts, ends, 9, 40, **flags), want)
+    by_batch = (t.transpose(0, 1)[None] for t in (q, k, v))
+    torch.testing.assert_close(attention(*by_batch, **flags)[0].transpose(0, 1), want)
 
 
 def test_few_long_sequences_are_split_by_default(monkeypatch):
@@ -228,6 +275,29 @@ def test_few_long_sequences_are_split_by_default(monkeypatch):
     )
     check(batch([(1, 2500)]))
     assert chosen[0]["NUM_SPLITS"] > 1
+
+
+@pytest.mark.parametrize("family", ["cuda", "hip", "cpu"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_every_default_is_in_a_large_space(family, kv_dtype):
+    archs = {
+        "cuda": (80, 90, 100, 120),
+        "hip": ("gfx90a", "gfx942", "gfx950", "gfx1100"),
+        "cpu": ("x86-64-v4",),
+    }
+    dtype = "bfloat16" if kv_dtype == "int8" else kv_dtype
+    for arch in archs[family]:
+        for size in (16, 64, 80, 128, 192, 256):
+            for queries, keys in ((1, 1), (1, 65536), (16, 16), (512, 1024)):
+                for window in (False, True):
+                    problem = PagedAttentionProblem(
+                        dtype, kv_dtype, size, size, 8, 4, 16, queries, 4, keys, True, window,
+                        softcap=False, alibi=False, sinks=False,
+                    )  # fmt: skip
+                    fields = problem.fields()
+                    SPACE.check(default(problem, family, arch), family, arch, fields)
+                    if size == 128 and queries == 512:
+                        assert SPACE.size(family, arch, fields) > 450
 
 
 @pytest.mark.parametrize("flags", ["plain", "everything"])

@@ -13,7 +13,7 @@ from tritune.tuning.tuner import Job, Outcome, Settings, begin_run, tune_case
 
 DEVICE = Device("a CPU", Target("cpu", "test"), 2, 1 << 30, "none")
 TASK = Task("double", "identity", '{"size":1000}', DEVICE.fingerprint)
-EFFORT = Effort("test", 10**6, 1.0, 4, 2, 7, 3, 10**6)
+EFFORT = Effort("test", 10**6, 1.0, 4, 2, 7, 60.0, 3, 10**6)
 
 
 def job(points: Points, default: Config) -> Job:

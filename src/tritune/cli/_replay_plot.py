@@ -17,9 +17,9 @@ def plot(curves: Mapping[str, Sequence[float]]) -> str:
     # What happens in the first few trials would squeeze the rest together.
     low = min(curve[min(4, len(curve) - 1)] for curve in curves.values())
     low = min(int(low * 20) / 20, 0.95)
-    marks = dict(zip(curves, _letters(list(curves))))
+    marks = dict(zip(curves, _letters(list(curves)), strict=True))
     grid = [[" "] * WIDTH for _ in range(HEIGHT)]
-    for name, curve in reversed(curves.items()):
+    for name, curve in reversed(list(curves.items())):
         for column in range(WIDTH):
             value = curve[min(column * trials // WIDTH, len(curve) - 1)]
             if value >= low:

@@ -85,7 +85,9 @@ class Display:
         if self.quiet or self.live:
             return
         winner = outcome.winner
-        what = "nothing worked" if winner is None or winner.ms is None else _ms(winner.ms)
+        what = "nothing worked" if outcome.trials else "no time left"
+        if winner is not None and winner.ms is not None:
+            what = _ms(winner.ms)
         known = "known" if outcome.known else f"{outcome.new_trials} trials"
         self.console.print(
             f"[{self.done}/{self.problems}] {self.label}: {what}, {known}, {outcome.seconds:.1f} s",
@@ -108,7 +110,8 @@ class Display:
 def described(problem: Problem) -> str:
     """The facts of a problem that say something: what is off or absent is left out."""
     words = []
-    for name, value in problem.fields().items():
+    # Not `fields()`, which may hold what follows from the others.
+    for name, value in vars(problem).items():
         if value is True:
             words.append(name)
         elif value not in (False, None, 0, "none"):
@@ -141,7 +144,8 @@ def _cells(row: Tuned) -> list[str]:
     first = [row.workload.name, escape(described(row.problem))]
     last = [str(outcome.trials), failed or "0"]
     if winner is None or winner.ms is None:
-        return [*first, "-", "[red]nothing worked[/]", "-", "-", "-", *last, ""]
+        why = "[red]nothing worked[/]" if outcome.trials else "[yellow]no time left[/]"
+        return [*first, "-", why, "-", "-", "-", *last, ""]
     gain = winner.speedup
     against = outcome.vendor_ms / winner.ms if outcome.vendor_ms else None
     return [
@@ -183,6 +187,12 @@ def _summary(
         console.print(f"everything was known already: nothing was measured ({seconds:.1f} s)")
     else:
         console.print(f"{new} new trials in {seconds:.1f} s, stored in {escape(location)}")
+    late = sum(row.outcome.trials == 0 for row in rows)
+    if late:
+        console.print(
+            f"[yellow]{late} of {asked} problems were not begun[/]: run it again to go on, "
+            "or with a larger --budget"
+        )
     if interrupted:
         console.print(
             f"[yellow]interrupted after {len(rows)} of {asked} problems[/]: "

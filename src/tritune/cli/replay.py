@@ -80,9 +80,12 @@ def command(
     spaces = _load(files)
     others = [space for recorded in _load(warm or []).values() for space in [recorded]]
     jobs = [Job(space, priors_for(space, others)) for space in spaces.values()]
-    for label, job in zip(spaces, jobs):
+    for label, job in zip(spaces, jobs, strict=True):
         if others and not job.warm:
-            print(f"tritune: nothing to warm {label} with: no other file has its parameters", file=sys.stderr)
+            print(
+                f"tritune: nothing to warm {label} with: no other file has its parameters",
+                file=sys.stderr,
+            )
     curves = replay_all(jobs, names, seeds, _progress)
     document = as_document(DEFAULT_STRATEGY, names, list(spaces), curves)
     if as_json:

@@ -32,11 +32,12 @@ def merge_splits_kernel(
     three's and the dim's; all else is dense. What is absent is None: sinks, lse, and the starts,
     where sequence s has the tokens starts[s] to starts[s + 1]: later tokens are nobody's.
     """
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    # Nobody has the memory for splits of so many rows that 32 bits do not count them.
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = rows // inner % num_heads
     real = rows < num_rows
     if starts_ptr is not None:
-        real = rows < tl.load(starts_ptr + num_seqs).to(tl.int64) * num_heads
+        real = rows < tl.load(starts_ptr + num_seqs).to(tl.int32) * num_heads
     WIDTH: tl.constexpr = width_of(head_parts(SIZE, False), 0)
     dims = tl.arange(0, WIDTH)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
@@ -55,8 +56,8 @@ def merge_splits_kernel(
         row_sum = row_sum * shrink + weight
         row_max = new_max
     out = acc / tl.where(row_sum > 0, row_sum, 1.0)[:, None]
-    out_rows = rows // inner // num_heads * out_strides[0] + head * out_strides[1]
-    out_rows += rows % inner * out_strides[2]
+    out_rows = (rows // inner // num_heads).to(tl.int64) * out_strides[0]
+    out_rows += head.to(tl.int64) * out_strides[1] + (rows % inner).to(tl.int64) * out_strides[2]
     out_ptr += out_rows[:, None] + dims[None, :].to(tl.int64) * out_strides[3]
     mask = real[:, None] & (dims[None, :] < SIZE)
     tl.store(out_ptr, out.to(out_ptr.dtype.element_ty), mask=mask)

@@ -268,6 +268,7 @@ SPACE = Space(
         Parameter("PEEL", (False, True)),
         Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
         Parameter("num_stages", (1, 2, 3, 4), ("cuda",)),
+        Parameter("maxnreg", (128, 168, 255), ("cuda",)),
         Parameter("num_stages", (1, 2), ("hip",)),
         Parameter("waves_per_eu", (0, 1, 2, 3, 4), ("hip",)),
         Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
@@ -286,8 +287,11 @@ SPACE = Space(
         f"family != 'cuda' or {_KV_TILES} * {_KV_BYTES}"
         " <= 1024 * (96 if arch in (86, 89, 120, 121) else 160 if arch < 90 else 220)",
         f"family != 'hip' or {_KV_TILES} * {_KV_BYTES} <= 1024 * (160 if arch == 'gfx950' else 64)",
-        # The product has to give every warp something to do.
-        "num_warps <= max(4, BLOCK_M * BLOCK_N // 128)",
+        # Every thread has a score to compute.
+        "BLOCK_M * BLOCK_N >= num_warps * 32",
+        # A program has 65536 registers at most, and its accumulator lives in them.
+        "num_warps * maxnreg <= 2048",
+        "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
         "matrix_instr_nonkdim != 32 or BLOCK_M >= 32 and BLOCK_N >= 32",
         "matrix_instr_nonkdim != 32 or arch in ('gfx90a', 'gfx942', 'gfx950')",
         "kpack == 1 or arch in ('gfx90a', 'gfx942')",
@@ -296,30 +300,50 @@ SPACE = Space(
 )
 
 
+def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tuple[int, int, int]:
+    """Most rows, keys and warps of a tile that does not spill.
+
+    The addresses of keys that lie in several pages take registers, as does converting the keys.
+    """
+    size = max(problem.head_size, problem.value_size)
+    full = problem.dtype == "float32"
+    if family == "cpu":
+        return 64, 64, 0
+    if family == "hip" and arch.startswith("gfx1"):
+        # RDNA has half the registers, and no matrix instruction for fp32.
+        if full:
+            return 16, 16, 8
+        return (32, 32, 4) if size <= 128 else (16, 32, 8)
+    if family == "hip":
+        return (64, 32, 4) if size * (2 if full else 1) <= 128 else (32, 32, 4)
+    if full:
+        # No matrix instruction computes in full fp32, so every thread keeps its operands itself.
+        return (32, 32, 4) if size <= 64 else (16, 32, 8) if size <= 128 else (16, 16, 8)
+    if problem.rows <= 16:
+        return 16, 64 if size <= 128 and problem.kv_dtype == problem.dtype else 32, 4
+    return (64, 32, 4) if size <= 128 else (64, 32, 8)
+
+
 def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Config:
     """Blocks as large as the rows of a sequence allow; splits where programs would be too few."""
-    element_bytes = 4 if problem.dtype == "float32" else 2
-    wide = max(problem.head_size, problem.value_size) * element_bytes > 256
-    # A wavefront of 32 has half the registers of one of 64.
-    half = family == "hip" and not str(arch).startswith("gfx9")
-    smallest, largest = (8, 64) if family == "cpu" else (16, (32 if wide else 64) >> half)
-    block_m = min(max(triton.next_power_of_2(problem.rows), smallest), largest)
-    # The addresses of keys that lie in several pages take registers, as does converting them.
-    narrow = family != "cpu" and (wide or block_m > 16 or problem.kv_dtype != problem.dtype)
+    block_m, block_n, warps = _default_tile(problem, family, arch)
+    smallest = 8 if family == "cpu" else 16
+    block_m = min(block_m, max(triton.next_power_of_2(problem.rows), smallest))
     programs = problem.sequences * problem.kv_heads * triton.cdiv(problem.rows, block_m)
     tile: dict[str, Value] = {
         "BLOCK_M": block_m,
-        "BLOCK_N": 32 if narrow and not (wide and half) else 64,
+        "BLOCK_N": block_n,
         "NUM_SPLITS": default_splits(programs, problem.keys, family),
         "SPLIT_HEAD": any(n & (n - 1) for n in (problem.head_size, problem.value_size)),
         "PRE_LOAD_V": False,
-        "PEEL": not problem.window and not half,
+        "PEEL": not problem.window and not str(arch).startswith("gfx1"),
     }
     if family == "cuda":
-        return Config.of(**tile, num_warps=4, num_stages=2)
+        return Config.of(**tile, num_warps=warps, num_stages=2, maxnreg=255)
     if family == "hip":
         own: dict[str, Value] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
-        return Config.of(**tile, num_warps=8 if wide and half else 4, num_stages=1, **own)
+        stages = 2 if warps == 8 and problem.dtype == "float32" else 1
+        return Config.of(**tile, num_warps=warps, num_stages=stages, **own)
     return Config.of(**tile, micro_m=0, micro_n=0, unroll=0)
 
 

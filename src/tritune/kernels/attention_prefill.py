@@ -275,6 +275,9 @@ class AttentionProblem(Problem):
         return {**super().fields(), "element_bytes": self.element_bytes}
 
 
+#: Rows of one sequence and head, or of the heads that share one.
+_ROWS = "queries * (group if PACK_HEADS else 1)"
+
 SPACE = Space(
     (
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), ("cuda", "hip")),
@@ -290,6 +293,7 @@ SPACE = Space(
         Parameter("USE_DESCRIPTORS", (False, True), ("cuda",)),
         Parameter("num_warps", (1, 2, 4, 8, 16), ("cuda",)),
         Parameter("num_stages", (1, 2, 3, 4), ("cuda",)),
+        Parameter("maxnreg", (128, 168, 255), ("cuda",)),
         Parameter("num_warps", (1, 2, 4, 8), ("hip",)),
         Parameter("num_stages", (1, 2, 3), ("hip",)),
         Parameter("waves_per_eu", (0, 1, 2, 3, 4), ("hip",)),
@@ -302,8 +306,9 @@ SPACE = Space(
         # A head of a power of two has one part; heads of one's own cannot be packed.
         "not SPLIT_HEAD or head_size & (head_size - 1) or value_size & (value_size - 1)",
         "not PACK_HEADS or group > 1",
-        # Orders that only matter where tiles are not alike.
-        "not LAST_TILE_FIRST or causal or window",
+        # Orders matter where there are several tiles, and where these or their parts differ.
+        f"not HEADS_INSIDE or {_ROWS} > BLOCK_M",
+        f"not LAST_TILE_FIRST or (causal or window) and {_ROWS} > BLOCK_M",
         "not MASKED_FIRST or causal or window",
         # A split has a block of keys at least, and all of them write no more rows than they read.
         "NUM_SPLITS == 1 or NUM_SPLITS * max(queries, BLOCK_N) <= keys",
@@ -311,10 +316,11 @@ SPACE = Space(
         "not USE_DESCRIPTORS or arch >= 90 and head_size * element_bytes % 16 == 0"
         " and value_size * element_bytes % 16 == 0",
         # Rows past the last query and columns past the last key are wasted work.
-        "BLOCK_M <= max(16, 2 * queries * (group if PACK_HEADS else 1))",
+        f"BLOCK_M <= max(16, 2 * {_ROWS})",
         "BLOCK_N <= max(64, 2 * keys)",
-        # The accumulator and the scores live in registers.
-        "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * 256",
+        # The accumulator and the scores live in registers, of which a program has 65536 at most.
+        "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
+        "num_warps * maxnreg <= 2048",
         "family != 'hip' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 64 * 512",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
@@ -344,7 +350,7 @@ def _default_tile(size: int, full: bool, family: str, arch: Any) -> tuple[int, i
         # RDNA has half the registers, and no matrix instruction for fp32.
         if full:
             return 16, 16, 8
-        return (64, 64, 4) if size <= 64 else (32, 32, 4) if size <= 128 else (32, 16, 8)
+        return (64, 64, 4) if size <= 64 else (32, 32, 4) if size <= 128 else (16, 32, 8)
     if family == "hip":
         return (64, 32, 4) if full or size > 128 else (128, 64, 4)
     if full:
@@ -365,7 +371,7 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     rows = problem.queries * (problem.group if pack else 1)
     if rows < block_m:
         block_m = max(4 if family == "cpu" else 16, triton.next_power_of_2(rows))
-        warps = warps if full else 4
+        warps = warps if full or size > 128 else 4
     slots = problem.heads // (problem.group if pack else 1)
     programs = problem.batch * slots * triton.cdiv(rows, block_m)
     seen = min(problem.keys, problem.window + problem.queries) if problem.window else problem.keys
@@ -378,10 +384,10 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         "PRE_LOAD_V": False,
         "MASKED_FIRST": False,
         "HEADS_INSIDE": False,
-        "LAST_TILE_FIRST": problem.causal,
+        "LAST_TILE_FIRST": problem.causal and rows > block_m,
     }
     if family == "cuda":
-        return Config.of(**tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=2)
+        return Config.of(**tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=2, maxnreg=255)
     if family == "hip":
         return Config.of(
             **tile, num_warps=warps, num_stages=1, waves_per_eu=0, matrix_instr_nonkdim=16

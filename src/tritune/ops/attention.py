@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -211,7 +212,7 @@ def _launch_kernel(
     inputs: _Inputs,
     lengths: Lengths,
     plan: Plan,
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
@@ -237,7 +238,7 @@ def _launch_kernel(
     )  # fmt: skip
 
 
-def _descriptors(tensor: torch.Tensor, config: dict[str, Any]) -> tuple[TensorDescriptor, ...]:
+def _descriptors(tensor: torch.Tensor, config: Mapping[str, Any]) -> tuple[TensorDescriptor, ...]:
     """One for each part of the head: blocks of tokens of a (batch, head, token, dim) tensor."""
     by_batch = tensor if tensor.dim() == 4 else tensor.transpose(0, 1)[None]
     return tuple(

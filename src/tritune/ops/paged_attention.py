@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -272,7 +273,7 @@ def _launch(
     inputs: _Inputs,
     problem: PagedAttentionProblem,
     options: Options,
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     scale: float,
     softcap: float | None,
     out: torch.Tensor,

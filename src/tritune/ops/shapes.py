@@ -10,7 +10,6 @@ import torch
 
 from tritune.ops.check import Check
 
-
 #: Kernels count the columns of a row, in blocks of up to 2^15, with 32 bits.
 LONGEST_ROW = 2**31 - 2**16
 

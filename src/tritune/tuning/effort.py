@@ -18,6 +18,8 @@ class Effort:
     #: Interleaved rounds of a race, and of the shoot-out at the end.
     rounds: int
     final_rounds: int
+    #: The shoot-out takes no further round after so long.
+    final_seconds: float
     finalists: int
     #: The search ends when so many trials in a row have improved nothing.
     patience: int
@@ -28,9 +30,9 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort("quick", 60, 0.10, 8, 3, 9, 4, 30),
-    "normal": Effort("normal", 200, 0.50, 12, 5, 15, 6, 80),
-    "full": Effort("full", 10**9, 1.0, 16, 7, 25, 8, 10**9),
+    "quick": Effort("quick", 60, 0.10, 8, 3, 9, 10.0, 4, 30),
+    "normal": Effort("normal", 200, 0.50, 12, 5, 15, 60.0, 6, 80),
+    "full": Effort("full", 10**9, 1.0, 16, 7, 25, 600.0, 8, 10**9),
 }
 
 

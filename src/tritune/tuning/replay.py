@@ -92,7 +92,8 @@ def replay_all(
 
 def mean_fractions(curves: Sequence[Curve]) -> list[float]:
     """The mean over curves after each trial."""
-    return [statistics.fmean(column) for column in zip(*(curve.fractions for curve in curves))]
+    columns = zip(*(curve.fractions for curve in curves), strict=True)
+    return [statistics.fmean(column) for column in columns]
 
 
 _Wanted = tuple[str, int, int]

@@ -199,7 +199,13 @@ class _Tuning:
         if self.settings.vendors:
             entries += [VENDOR + name for name in self.bench.vendors()]
         # The vendor's functions leave when they are clearly slower; finalists stay to the end.
-        times = self.bench.time(entries, self.effort.final_rounds, keep=finalists)
+        times = self.bench.time(
+            entries,
+            self.effort.final_rounds,
+            self._samples_per_round(),
+            keep=finalists,
+            budget_seconds=self.effort.final_seconds,
+        )
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():
             owner, stage = (default, entry) if isinstance(entry, str) else (entry, "final")
@@ -258,7 +264,10 @@ class _Tuning:
         self.pool.pause()
         try:
             times = self.bench.time(
-                entries, self.effort.rounds, keep=[incumbent] if incumbent else []
+                entries,
+                self.effort.rounds,
+                self._samples_per_round(),
+                keep=[incumbent] if incumbent else [],
             )
         finally:
             self.pool.resume()
@@ -277,6 +286,12 @@ class _Tuning:
                 verdict = self.bench.failure(config)
                 self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
         self.rounds += self.effort.rounds
+
+    def _samples_per_round(self) -> int:
+        """A long call tells as much as several short ones."""
+        best = 10.0 if self.best is None else self.results[self.best]
+        assert best is not None
+        return 3 if best < 5.0 else 2 if best < 50.0 else 1
 
     def _samples(self, rounds: Sequence[Sequence[float]]) -> tuple[Samples, ...]:
         return tuple(

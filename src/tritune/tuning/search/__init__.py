@@ -8,8 +8,7 @@ from tritune.tuning.search.strategy import Prior, Strategy
 from tritune.tuning.search.surrogate import Surrogate
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy
-    for strategy in (Surrogate, Evolutionary, Local, Random, Exhaustive)
+    strategy.name: strategy for strategy in (Surrogate, Evolutionary, Local, Random, Exhaustive)
 }
 
 DEFAULT_STRATEGY = Surrogate.name

@@ -61,13 +61,16 @@ def _columns(values: Sequence[Value]) -> list[_Column]:
     for face in faces:
         low, high = min(map(face, numbers)), max(map(face, numbers))
         found.append(
-            {key: (face(number) - low) / (high - low) for key, number in zip(keys, numbers)}
+            {
+                key: (face(number) - low) / (high - low)
+                for key, number in zip(keys, numbers, strict=True)
+            }
         )
     return found
 
 
 def _size(numbers: Sequence[float]) -> Callable[[float], float]:
-    """A logarithmic scale where all numbers are positive; from one upwards if zero is among them."""
+    """A logarithmic scale where all numbers are positive; from one up if zero is among them."""
     if min(numbers) > 0:
         return math.log2
     if min(numbers) == 0:

@@ -14,6 +14,8 @@ from tritune.space import Config, Points
 
 #: Spaces up to this size are listed; larger ones are only ever sampled.
 LISTABLE = 50_000
+
+
 @dataclass(frozen=True)
 class Prior:
     """What was measured for a near problem or on another device, in milliseconds.
@@ -40,9 +42,7 @@ class Strategy(ABC):
     #: How many configs are proposed first because they did well elsewhere.
     winners: ClassVar[int] = 12
 
-    def __init__(
-        self, points: Points, rng: random.Random, prior: Sequence[Prior] = ()
-    ) -> None:
+    def __init__(self, points: Points, rng: random.Random, prior: Sequence[Prior] = ()) -> None:
         self.points = points
         self.rng = rng
         self.prior = tuple(prior)

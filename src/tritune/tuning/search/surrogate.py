@@ -116,7 +116,7 @@ class Surrogate(Strategy):
             rows = rows + pending
         mean, deviation = self._times.predict(rows, values)
         gap = (best - mean) / deviation
-        promise = deviation * (gap * ndtr(gap) + np.exp(-gap**2 / 2) / math.sqrt(2 * math.pi))
+        promise = deviation * (gap * ndtr(gap) + np.exp(-(gap**2) / 2) / math.sqrt(2 * math.pi))
         if len(good) < len(self.results):
             every = [self._row[c] for c in self.results]
             works = np.array([0.0 if ms is None else 1.0 for ms in self.results.values()])

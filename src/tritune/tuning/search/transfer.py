@@ -52,7 +52,7 @@ def _learn(
 ) -> tuple[Array, Array]:
     """Standardised times of all candidates, guessed where unknown, and the length scales."""
     rows = np.array(list(known))
-    values = levels([ms for ms in known.values()])
+    values = levels(list(known.values()))
     values = (values - values.mean()) / (values.std() + 1e-9)
     ranked = np.argsort(values, kind="stable")
     best, rest = ranked[: RESULTS // 2].tolist(), ranked[RESULTS // 2 :].tolist()
