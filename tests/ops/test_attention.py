@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,77 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.ops.attention_calls import Tensors, check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal, surrounded
-from tests.ops.rule import assert_within_rule
-from tritune.kernels.attention_prefill import (
-    SPACE,
-    AttentionProblem,
-    attention_reference,
-    attention_varlen_reference,
-    default_config,
-)
+from tritune.kernels.attention_prefill import attention_reference
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
-
-Tensors = tuple[torch.Tensor, ...]
-
-
-def inputs(
-    batch: int = 1,
-    heads: int = 2,
-    kv_heads: int | None = None,
-    queries: int = 70,
-    keys: int | None = None,
-    size: int = 32,
-    value_size: int | None = None,
-    dtype: torch.dtype = FP32,
-    seed: int = 0,
-) -> Tensors:
-    keys = queries if keys is None else keys
-    kv_heads = heads if kv_heads is None else kv_heads
-    return (
-        normal(batch, heads, queries, size, dtype=dtype, seed=seed),
-        normal(batch, kv_heads, keys, size, dtype=dtype, seed=seed + 1),
-        normal(batch, kv_heads, keys, value_size or size, dtype=dtype, seed=seed + 2),
-    )
-
-
-def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **flags: Any) -> torch.Tensor:
-    """The op under the rule, its log-sum-exp, and that a second run gives the same bits."""
-    out, lse = attention(q, k, v, return_lse=True, **flags)
-    assert out.is_contiguous() and lse.dtype == FP32
-    exact, exact_lse = attention_reference(*(t.double() for t in (q, k, v)), **flags)
-    plain, _ = attention_reference(q, k, v, **flags)
-    judge(out, lse, exact, exact_lse, plain, flags)
-    assert torch.equal(attention(q, k, v, return_lse=True, **flags)[0], out)
-    return out
-
-
-def check_varlen(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *starts: torch.Tensor, **flags: Any
-) -> torch.Tensor:
-    lengths = [int(s.diff().max()) for s in starts]
-    out, lse = attention_varlen(q, k, v, *starts, *lengths, return_lse=True, **flags)
-    exact, exact_lse = attention_varlen_reference(
-        *(t.double() for t in (q, k, v)), *starts, **flags
-    )
-    plain, _ = attention_varlen_reference(q, k, v, *starts, **flags)
-    judge(out, lse, exact, exact_lse, plain, flags)
-    return out
-
-
-def judge(
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    exact: torch.Tensor,
-    exact_lse: torch.Tensor,
-    plain: torch.Tensor,
-    flags: dict[str, Any],
-) -> None:
-    # The rule wants the exact result in fp32 for 16-bit inputs; float64 is stricter.
-    assert_within_rule(out, exact, plain, slack=3.0 if flags.get("softcap") else 2.0)
-    torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-5)
-
 
 # What a call can ask for, each compiled once; shapes are drawn for each.
 VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
@@ -103,23 +35,6 @@ VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
         {"softcap": 5.0, "mask": "additive", "alibi_slopes": True, "sinks": True, "window": 50},
     ),
 }
-
-
-def materialise(flags: dict[str, Any], shape: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """Tensors for the flags that are ones: masks that broadcast, and numbers per head."""
-    flags = dict(flags)
-    if kind := flags.get("mask"):
-        batch, heads, queries, keys = shape
-        sizes = (batch, 1, 1) if seed % 2 else (heads, queries)
-        # Rows of an odd length: how strides divide would make another kernel of it.
-        mask = normal(*sizes, keys + 1 + keys % 2, seed=seed)[..., :keys]
-        flags["mask"] = (
-            mask > -0.5 if kind == "boolean" else mask.masked_fill(mask > 1.5, -math.inf)
-        )
-    for name in ("alibi_slopes", "sinks"):
-        if flags.get(name):
-            flags[name] = normal(shape[1], seed=seed + len(name)) * 0.5
-    return flags
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -259,26 +174,6 @@ def test_nan_in_keys_that_are_out_of_reach_changes_not_one_bit() -> None:
     assert torch.equal(attention(q, k, v, window=30)[:, :, 128:], out[:, :, 128:])
 
 
-def packed(
-    q_lengths: list[int],
-    k_lengths: list[int],
-    heads: int = 4,
-    kv_heads: int = 2,
-    dtype: torch.dtype = FP32,
-    integer: torch.dtype = torch.int32,
-) -> Tensors:
-    starts = [
-        torch.tensor([0, *lengths], dtype=integer).cumsum(0, dtype=integer)
-        for lengths in (q_lengths, k_lengths)
-    ]
-    return (
-        normal(sum(q_lengths), heads, 32, dtype=dtype),
-        normal(sum(k_lengths), kv_heads, 32, dtype=dtype, seed=1),
-        normal(sum(k_lengths), kv_heads, 32, dtype=dtype, seed=2),
-        *starts,
-    )
-
-
 @pytest.mark.parametrize("variant", ["causal", "full", "all at once"])
 @settings(max_examples=6)
 @given(lengths=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 90)), max_size=4))
@@ -311,200 +206,6 @@ def test_no_packed_sequences() -> None:
     q, k, v, q_starts, k_starts = packed([], [])
     out, lse = attention_varlen(q, k, v, q_starts, k_starts, 0, 0, return_lse=True)
     assert out.shape == (0, 4, 32) and lse.shape == (0, 4)
-
-
-@pytest.fixture
-def use_config(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the op use a config of one's choice."""
-
-    def use(**values: Any) -> None:
-        config = {p.name: p.values[0] for p in SPACE.parameters_on("cpu")}
-        monkeypatch.setattr(op, "config_for", lambda *_: {**config, **values})
-
-    return use
-
-
-CONFIGS = [
-    {"BLOCK_M": 16, "BLOCK_N": 128, "PACK_HEADS": True, "MASKED_FIRST": True, "PRE_LOAD_V": True},
-    {"BLOCK_M": 128, "BLOCK_N": 16, "HEADS_INSIDE": True, "LAST_TILE_FIRST": True},
-    {"BLOCK_M": 32, "BLOCK_N": 32, "SPLIT_HEAD": True, "PRE_LOAD_V": True, "micro_m": 4},
-    {"BLOCK_M": 64, "BLOCK_N": 32, "PACK_HEADS": True, "micro_n": 1, "unroll": 8},
-]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_any_config_gives_the_result(
-    config: dict[str, Any], use_config: Callable[..., None]
-) -> None:
-    use_config(**config)
-    q, k, v = inputs(2, 6, 2, queries=90, keys=130, size=48)
-    check(q, k, v, window=70, sinks=normal(6))
-
-
-SPLIT = {"BLOCK_M": 16, "BLOCK_N": 16}
-
-
-@pytest.mark.parametrize(
-    ("splits", "flags"),
-    [
-        (2, {}),
-        (4, {"causal": True, "sinks": True}),
-        (64, {"causal": True, "alibi_slopes": True, "softcap": 3.0}),
-        (3, {"window": 40, "sinks": True}),
-        (8, {"mask": "additive", "causal": True}),
-    ],
-)
-def test_split_keys_are_merged(
-    splits: int, flags: dict[str, Any], use_config: Callable[..., None]
-) -> None:
-    use_config(**SPLIT, NUM_SPLITS=splits)
-    q, k, v = inputs(2, 4, 2, queries=20, keys=150)
-    check(q, k, v, **materialise(flags, (2, 4, 20, 150), 0))
-
-
-def test_rows_without_a_key_are_zero_where_keys_are_split(use_config: Callable[..., None]) -> None:
-    use_config(**SPLIT, NUM_SPLITS=4)
-    q, k, v = inputs(queries=90, keys=20)
-    out, lse = attention(q, k, v, causal=True, return_lse=True)
-    assert not out[:, :, :70].any() and (lse[:, :, :70] == -math.inf).all()
-    check(q, k, v, causal=True)
-    empty = attention(q, k[:, :, :0], v[:, :, :0], sinks=torch.ones(2), return_lse=True)
-    assert not empty[0].any() and (empty[1] == 1).all()
-
-
-@pytest.mark.parametrize("flags", [{}, {"window": 9, "sinks": normal(4)}])
-def test_split_keys_of_packed_sequences_are_merged(
-    flags: dict[str, Any], use_config: Callable[..., None]
-) -> None:
-    use_config(**SPLIT, NUM_SPLITS=4, PACK_HEADS=True)
-    tensors = packed([1, 0, 20, 3, 1], [150, 4, 0, 40, 1])
-    check_varlen(*tensors, causal=True, **flags)
-
-
-def test_nan_past_the_tensors_changes_not_one_bit_where_keys_are_split(
-    use_config: Callable[..., None],
-) -> None:
-    use_config(**SPLIT, NUM_SPLITS=4)
-    near = inputs(queries=3, keys=100, size=24)
-    guarded = [surrounded(tensor, math.nan) for tensor in near]
-    assert torch.equal(attention(*near, causal=True), attention(*guarded, causal=True))
-
-
-@pytest.mark.parametrize("family", ["cuda", "hip", "cpu"])
-def test_one_query_of_many_keys_fills_the_device_by_default(family: str) -> None:
-    problem = AttentionProblem(1, 8, 8, 1, 16384, 128, 128, "float16", causal=True)
-    arch = {"cuda": 90, "hip": "gfx942", "cpu": "x86-64-v4"}[family]
-    config = default_config(problem, family, arch)
-    assert config["PACK_HEADS"] and config["NUM_SPLITS"] >= 16
-    busy = AttentionProblem(64, 32, 1, 1, 16384, 128, 128, "float16", causal=True)
-    assert default_config(busy, family, arch)["NUM_SPLITS"] == 1
-
-
-@pytest.mark.parametrize(
-    ("size", "value_size", "split_head"), [(64, 64, False), (80, 80, True), (96, 48, False)]
-)
-def test_blocks_are_read_by_descriptors(
-    size: int, value_size: int, split_head: bool, use_config: Callable[..., None]
-) -> None:
-    use_config(BLOCK_M=32, BLOCK_N=32, SPLIT_HEAD=split_head, USE_DESCRIPTORS=True)
-    q, k, v = inputs(2, 4, 2, queries=40, keys=75, size=size, value_size=value_size, dtype=FP16)
-    check(q, k, v, causal=True)
-    tokens_outside_heads = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v)]
-    check(q, *tokens_outside_heads, causal=True)
-
-
-def test_descriptors_see_no_neighbouring_sequence(use_config: Callable[..., None]) -> None:
-    use_config(BLOCK_M=16, BLOCK_N=32, USE_DESCRIPTORS=True)
-    q, k, v, q_starts, k_starts = packed([70, 33, 20], [70, 50, 20])
-    out = check_varlen(q, k, v, q_starts, k_starts, causal=True)
-    for tensor in (k, v):
-        tensor[:70], tensor[120:] = math.nan, math.nan
-    ours = attention_varlen(q, k, v, q_starts, k_starts, 70, 70, causal=True)
-    assert torch.equal(ours[70:103], out[70:103])
-
-
-@pytest.mark.parametrize("why", ["dims apart", "rows of odd length", "an odd beginning"])
-def test_tensors_that_no_descriptor_can_describe_are_read_by_pointers(
-    why: str, use_config: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_config(BLOCK_M=32, BLOCK_N=32, USE_DESCRIPTORS=True)
-    monkeypatch.setattr(op, "TensorDescriptor", None)
-    q, k, v = inputs(queries=40)
-    if why == "dims apart":
-        k = k.transpose(2, 3).contiguous().transpose(2, 3)
-    elif why == "rows of odd length":
-        k = normal(1, 2, 40, 33)[..., :32]
-    else:
-        k = normal(k.numel() + 1)[1:].view(k.shape)
-    check(q, k, v, causal=True)
-
-
-PROBLEMS = [
-    AttentionProblem(4, 32, 4, 4096, 4096, 128, 128, "bfloat16", causal=True),
-    AttentionProblem(16, 16, 1, 1024, 1024, 64, 64, "float16"),
-    AttentionProblem(1, 32, 1, 2048, 2048, 128, 128, "float32"),
-    AttentionProblem(1, 32, 4, 1, 16384, 128, 128, "float16", causal=True),
-]
-TARGETS = [("cuda", 80), ("cuda", 90), ("hip", "gfx90a"), ("hip", "gfx942"), ("cpu", "x86-64-v4")]
-
-
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.dtype)
-def test_the_space_has_well_over_450_configs(
-    problem: AttentionProblem, target: tuple[str, int | str]
-) -> None:
-    assert SPACE.size(*target, problem.fields()) > 1000
-
-
-@pytest.mark.parametrize(
-    ("target", "absent"),
-    [
-        (("cuda", 80), {"waves_per_eu", "matrix_instr_nonkdim", "micro_m"}),
-        (("hip", "gfx942"), {"USE_DESCRIPTORS", "maxnreg", "micro_m"}),
-        (("cpu", "x86-64-v4"), {"USE_DESCRIPTORS", "maxnreg", "num_warps", "num_stages"}),
-    ],
-    ids=str,
-)
-def test_parameters_exist_where_they_mean_something(
-    target: tuple[str, int | str], absent: set[str]
-) -> None:
-    assert absent.isdisjoint(p.name for p in SPACE.parameters_on(target[0]))
-
-
-@pytest.mark.parametrize(("arch", "used"), [(80, False), (90, True), (120, True)])
-def test_descriptors_are_used_where_the_hardware_has_them(arch: int, used: bool) -> None:
-    points = SPACE.on("cuda", arch, PROBLEMS[0].fields())
-    sample = points.sample(500, random.Random(0))
-    assert any(config["USE_DESCRIPTORS"] for config in sample) == used
-
-
-@pytest.mark.parametrize("queries", [1, 64, 4096])
-def test_splits_write_no_more_rows_than_there_are_keys(queries: int) -> None:
-    problem = AttentionProblem(1, 8, 1, queries, 4096, 64, 64, "float16")
-    most = max(
-        config["NUM_SPLITS"]
-        for config in SPACE.on("hip", "gfx942", problem.fields()).sample(2000, random.Random(0))
-    )
-    assert most == {1: 64, 64: 64, 4096: 1}[queries]
-
-
-@pytest.mark.parametrize("family", ["cuda", "hip", "cpu"])
-def test_every_default_is_in_the_space(family: str) -> None:
-    archs = {
-        "cuda": [80, 89, 90, 100, 120],
-        "hip": ["gfx90a", "gfx942", "gfx950", "gfx1100"],
-        "cpu": ["x86-64-v4"],
-    }
-    for arch in archs[family]:
-        for size in (16, 64, 80, 128, 192, 256):
-            for dtype in ("float32", "bfloat16"):
-                for queries, keys in ((1, 1), (1, 4096), (16, 16), (2048, 2048)):
-                    for group in (1, 6):
-                        problem = AttentionProblem(
-                            1, 12, group, queries, keys, size, size, dtype, causal=True
-                        )
-                        config = default_config(problem, family, arch)
-                        SPACE.check(config, family, arch, problem.fields())
 
 
 def test_torch_accepts_the_registration() -> None:
