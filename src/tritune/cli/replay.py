@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from tritune.errors import TrituneError
-
 if TYPE_CHECKING:
     from tritune.store.formats.recorded import Recorded
     from tritune.tuning.replay import Curve
@@ -78,14 +76,11 @@ def command(
 
     names = _strategies(strategy)
     spaces = _load(files)
-    others = [space for recorded in _load(warm or []).values() for space in [recorded]]
+    others = list(_load(warm or []).values())
     jobs = [Job(space, priors_for(space, others)) for space in spaces.values()]
     for label, job in zip(spaces, jobs, strict=True):
         if others and not job.warm:
-            print(
-                f"tritune: nothing to warm {label} with: no other file has its parameters",
-                file=sys.stderr,
-            )
+            print(f"tritune: no file of --warm has the parameters of {label}", file=sys.stderr)
     curves = replay_all(jobs, names, seeds, _progress)
     document = as_document(DEFAULT_STRATEGY, names, list(spaces), curves)
     if as_json:
@@ -138,13 +133,10 @@ def _load(files: Sequence[Path]) -> dict[str, Recorded]:
     from tritune.cli._recordings import load
 
     found: dict[str, Recorded] = {}
-    try:
-        for file in files:
-            spaces = load(file)
-            for space in spaces:
-                found[str(file) if len(spaces) == 1 else f"{file}: {space.name}"] = space
-    except TrituneError as error:
-        raise typer.BadParameter(str(error)) from None
+    for file in files:
+        spaces = load(file)
+        for space in spaces:
+            found[str(file) if len(spaces) == 1 else f"{file}: {space.name}"] = space
     return found
 
 

@@ -14,8 +14,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from threadpoolctl import threadpool_limits
-
 from tritune.space import Listed
 from tritune.store.formats.recorded import Recorded
 from tritune.tuning.search import STRATEGIES, Prior
@@ -122,6 +120,4 @@ def _begin(jobs: Sequence[Job]) -> None:
 
 def _curve(wanted: _Wanted) -> Curve:
     strategy, place, seed = wanted
-    # The matrices are small, and every core has a replay of its own.
-    with threadpool_limits(1):
-        return Curve(strategy, place, seed, replay(_jobs[place], strategy, seed))
+    return Curve(strategy, place, seed, replay(_jobs[place], strategy, seed))

@@ -53,9 +53,9 @@ def _columns(values: Sequence[Value]) -> list[_Column]:
     numbers = [float(value) for value in values]
     faces: list[Callable[[float], float]] = [_size(numbers)]
     if all(number.is_integer() for number in numbers):
-        halvings = {_halvings(number) for number in numbers}
         # Among powers of two the halvings say nothing that the size does not.
-        if 1 < len(halvings) < len(numbers):
+        powers = all(abs(int(number)).bit_count() <= 1 for number in numbers)
+        if not powers and len(set(map(_halvings, numbers))) > 1:
             faces.append(_halvings)
     found: list[_Column] = []
     for face in faces:

@@ -22,19 +22,14 @@ _BOUNDS = ((-3.0, 3.0), (float(np.log(1e-4)), 0.0))
 class GaussianProcess:
     """Learns a function of the candidates' vectors: how large, how sure, and how smooth it is.
 
-    The function is a smooth one plus a multiple of each column of `trend`, if there are any. The
-    expensive half of a prediction depends on where was observed, not on what was seen there: it is
-    kept and grown row by row, so that an observation costs one row for all candidates.
+    The expensive half of a prediction depends on where was observed, not on what was seen there: it
+    is kept and grown row by row, so that an observation costs one row for all candidates.
     """
 
-    def __init__(
-        self, candidates: Array, trend: Array | None = None, lengths: Array | None = None
-    ) -> None:
+    def __init__(self, candidates: Array, lengths: Array | None = None) -> None:
         """`lengths` are the logarithms of the length scales to expect, if something is known."""
-        count, width = candidates.shape
         self._candidates = candidates
-        self._trend = np.zeros((count, 0)) if trend is None else trend
-        expected = np.full(width, LENGTH[0]) if lengths is None else lengths
+        expected = np.full(candidates.shape[1], LENGTH[0]) if lengths is None else lengths
         self._expected = np.append(expected, NOISE[0])
         self._theta = self._expected.copy()
         self._forget()
@@ -46,12 +41,12 @@ class GaussianProcess:
 
     def fit(self, rows: Sequence[int], values: Array) -> None:
         """Choose length scales and noise for these observations; values should be standardised."""
-        points, trend = self._candidates[rows], self._trend[rows]
+        points = self._candidates[rows]
         apart = (points[:, None, :] - points[None, :, :]) ** 2
         found = minimize(
             _cost,
             self._theta,
-            args=(apart, trend @ trend.T, values, self._expected),
+            args=(apart, values, self._expected),
             jac=True,
             method="L-BFGS-B",
             bounds=[_BOUNDS[0]] * points.shape[1] + [_BOUNDS[1]],
@@ -70,22 +65,17 @@ class GaussianProcess:
         mean = weights @ self._whitened[:count]
         return mean, np.sqrt(np.maximum(self._variance, 1e-9) * scale)
 
-    def extend(self, candidates: Array, trend: Array | None = None) -> None:
+    def extend(self, candidates: Array) -> None:
         """Add candidates after those that are there."""
-        if trend is None:
-            trend = np.zeros((len(candidates), self._trend.shape[1]))
-        rows = self._rows
         self._candidates = np.vstack([self._candidates, candidates])
-        self._trend = np.vstack([self._trend, trend])
         self._forget()
-        self._condition(rows)
 
     def _forget(self) -> None:
         self._scaled = self._candidates * np.exp(-self._theta[:-1])
         self._rows: list[int] = []
         self._cholesky = np.zeros((0, 0))
         self._whitened = np.zeros((0, len(self._candidates)))
-        self._variance = 1 + (self._trend**2).sum(1)
+        self._variance = np.ones(len(self._candidates))
 
     def _condition(self, rows: Sequence[int]) -> None:
         """Make the kept half that of these rows, beginning where it departs from them."""
@@ -111,7 +101,6 @@ class GaussianProcess:
     def _append(self, same: int, new: list[int]) -> None:
         """Rows of the Cholesky factor for new observations, and what they explain everywhere."""
         kernel = _matern(np.sqrt(5 * _apart(self._scaled[new], self._scaled)))
-        kernel += self._trend[new] @ self._trend.T
         end = same + len(new)
         left = self._whitened[:same, new].T
         noise = np.exp(self._theta[-1]) + 1e-8
@@ -135,9 +124,7 @@ def _matern(root: Array) -> Array:
     return (1 + root + root**2 / 3) * np.exp(-root)
 
 
-def _cost(
-    theta: Array, apart: Array, trend: Array, values: Array, expected: Array
-) -> tuple[float, Array]:
+def _cost(theta: Array, apart: Array, values: Array, expected: Array) -> tuple[float, Array]:
     """The negative log posterior of length scales and noise, and its gradient.
 
     The scale of the function is not searched for: its best value has a closed form.
@@ -146,7 +133,7 @@ def _cost(
     squares = apart * np.exp(-2 * theta[:-1])
     root = np.sqrt(5 * squares.sum(2))
     noise = np.exp(theta[-1])
-    kernel = _matern(root) + trend
+    kernel = _matern(root)
     kernel[np.diag_indices(count)] += noise + 1e-8
     lower = np.linalg.cholesky(kernel)
     half = solve_triangular(lower, np.eye(count), lower=True, check_finite=False)

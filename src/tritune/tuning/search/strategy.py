@@ -15,6 +15,10 @@ from tritune.space import Config, Points
 #: Spaces up to this size are listed; larger ones are only ever sampled.
 LISTABLE = 50_000
 
+#: How many configs of each prior are proposed because they did well there, and of all together.
+WINNER_ROUNDS = 3
+MOST_WINNERS = 8
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -39,9 +43,6 @@ class Strategy(ABC):
 
     name: ClassVar[str]
 
-    #: How many configs are proposed first because they did well elsewhere.
-    winners: ClassVar[int] = 12
-
     def __init__(self, points: Points, rng: random.Random, prior: Sequence[Prior] = ()) -> None:
         self.points = points
         self.rng = rng
@@ -49,7 +50,7 @@ class Strategy(ABC):
         self.results: dict[Config, float | None] = {}
         #: In the order they were asked or told; the values mean nothing.
         self._taken: dict[Config, None] = {}
-        self._first = deque(best_of(points, self.prior, self.winners))
+        self._first = deque(winners(points, self.prior))
         self._shuffled: Iterator[Config] | None = None
 
     def ask(self, count: int) -> list[Config]:
@@ -102,28 +103,28 @@ class Strategy(ABC):
         return None
 
 
-def best_of(points: Points, prior: Sequence[Prior], count: int) -> list[Config]:
-    """The best configs of each prior, taking turns, the most similar prior first.
+def winners(points: Points, prior: Sequence[Prior]) -> list[Config]:
+    """The best configs of the priors, which take turns, the most similar first.
 
-    One that differs in a single parameter from another is left out: where that one leads nowhere,
-    this one would not either, and where it does, the search will look around it.
+    In each round, the next of a prior has to differ in one parameter more from all those before:
+    where a config leads nowhere, its neighbours do not either, and where it does, the search will
+    look around it.
     """
-    ranked = [
-        sorted(
-            (config for config, ms in one.results.items() if ms is not None and config in points),
-            key=lambda config: one.results[config] or 0.0,
-        )
-        for one in sorted(prior, key=lambda one: -one.similarity)
-    ]
     chosen: list[Config] = []
-    for config in itertools.chain.from_iterable(itertools.zip_longest(*ranked)):
-        if len(chosen) == count:
-            break
-        if config is not None and all(_differences(config, other) > 1 for other in chosen):
-            chosen.append(config)
-    return chosen
+    ranked = [_ranked(one, points) for one in sorted(prior, key=lambda one: -one.similarity)]
+    for differences in range(1, WINNER_ROUNDS + 1):
+        for best in ranked:
+            far = (c for c in best if all(_differ(c, other) >= differences for other in chosen))
+            chosen.extend(itertools.islice(far, 1))
+    return chosen[:MOST_WINNERS]
 
 
-def _differences(one: Config, other: Config) -> int:
+def _ranked(one: Prior, points: Points) -> list[Config]:
+    worked = [(ms, config) for config, ms in one.results.items() if ms is not None]
+    worked.sort(key=lambda entry: entry[0])
+    return [config for _, config in worked if config in points]
+
+
+def _differ(one: Config, other: Config) -> int:
     values, others = one.as_kwargs(), other.as_kwargs()
     return sum(values.get(name) != others.get(name) for name in values.keys() | others.keys())

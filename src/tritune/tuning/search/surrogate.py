@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import ndtr
+from threadpoolctl import ThreadpoolController
 
 from tritune.space import Config, Points
-from tritune.tuning.search.encoding import Array, Encoding
+from tritune.tuning.search.candidates import Candidates
+from tritune.tuning.search.encoding import Array
 from tritune.tuning.search.gaussian import GaussianProcess
-from tritune.tuning.search.strategy import LISTABLE, Prior, Strategy
-from tritune.tuning.search.transfer import levels, transfer
+from tritune.tuning.search.strategy import Prior, Strategy
+from tritune.tuning.search.transfer import levels, standardised
 
-#: Configs that are spread over the space before the model is asked; fewer if there are priors.
-SPREAD, SPREAD_WARM = 8, 4
+#: Configs that are spread over the space before the model is asked: without priors, and with.
+SPREAD, SPREAD_WARM = 8, 6
 
 #: A config of the spread is the farthest from all others among so many by chance.
 CHOICE = 50
-
-#: Of larger spaces than can be listed, the model looks at so many configs, and at what lies around
-#: the best.
-POOL = 20_000
 
 #: The model is fitted anew when there is this much more to learn from.
 REFIT = 1.15
@@ -31,98 +30,126 @@ REFIT = 1.15
 #: The model learns from so many results at most: half of them the best, half by chance.
 RESULTS = 300
 
+#: However sure the model is whether a config works, it may be wrong: so much, and never less.
+DOUBT = 0.1
+LEAST_CHANCE = 1e-6
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
 
 class Surrogate(Strategy):
     """Tries the config from which most improvement is expected.
 
-    One Gaussian process learns the logarithm of the time, another which configs fail. What
-    improvement the one expects counts as much as the other believes that the config works. Configs
-    that were asked for but not told yet are taken to be as the model expects, so that a batch
-    spreads. What priors have measured is a trend, of which the model finds out how far it holds.
+    One Gaussian process learns the logarithm of the time, a failure being as bad as the worst, and
+    another which configs fail. What improvement the one expects counts as much as the other
+    believes that the config works. Configs that were asked for but not told yet are taken to be as
+    the model expects, so that a batch spreads.
     """
 
     name = "surrogate"
-    winners = 6
 
     def __init__(self, points: Points, rng: random.Random, prior: Sequence[Prior] = ()) -> None:
         super().__init__(points, rng, prior)
-        self._encode = Encoding(points.parameters)
-        self._pool: list[Config] = []
-        self._row: dict[Config, int] = {}
-        self._fitted = 0
-        #: What the model learns from.
-        self._basis: list[Config] = []
-        self._around: Config | None = None
+        self._candidates: Candidates | None = None
+        self._blind = SPREAD
+        self._fitted_to = 0
+        #: What the model learns from, and how many results there were when it was chosen.
+        self._learned: list[Config] = []
+        self._heard = 0
+        self._best: Config | None = None
+
+    def ask(self, count: int) -> list[Config]:
+        # The matrices are small, and other cores have better things to do: a second thread costs
+        # more than it gives, many times more where the cores are busy.
+        with _libraries().limit(limits=1, user_api="blas"):
+            return super().ask(count)
 
     def _propose(self) -> Config | None:
-        if not self._pool:
-            self._prepare()
-        self._add([config for config in self._taken if config not in self._row])
-        good = [config for config, ms in self.results.items() if ms is not None]
-        if len(self._taken) == len(self._pool):
+        candidates = self._candidates or self._prepare()
+        self._look_around(candidates)
+        taken = [candidates.row[config] for config in self._taken]
+        if len(taken) == len(candidates.configs):
             return self._any()
-        taken = [self._row[config] for config in self._taken]
-        spread = SPREAD_WARM + self.winners if self._trend.size else SPREAD
-        if len(taken) < spread or len(good) < 2:
-            return self._pool[self._farthest(taken)]
-        promise = self._promise()
+        worked = sum(ms is not None for ms in self.results.values())
+        if len(taken) < self._blind or worked < 2:
+            return candidates.configs[self._farthest(candidates.plain, taken)]
+        promise = self._promise(candidates)
         promise[taken] = -np.inf
-        return self._pool[int(promise.argmax())]
+        return candidates.configs[int(promise.argmax())]
 
-    def _prepare(self) -> None:
-        listable = self.points.size() <= LISTABLE
-        pool = self.points.configs() if listable else self.points.sample(POOL, self.rng)
-        known = (c for one in self.prior for c in one.results if listable or c in self.points)
-        self._pool = list(dict.fromkeys([*pool, *(c for c in known if not listable)]))
-        self._row = {config: row for row, config in enumerate(self._pool)}
-        self._vectors = self._encode(self._pool)
-        learned = transfer(self.prior, self._row, self._vectors, self.rng)
-        self._trend = learned.trend
-        self._times = GaussianProcess(self._vectors, learned.trend, learned.lengths)
-        self._works = GaussianProcess(self._vectors)
+    def _prepare(self) -> Candidates:
+        candidates = self._candidates = Candidates(self.points, self.rng, self.prior)
+        self._times = GaussianProcess(candidates.full, candidates.lengths)
+        self._works = GaussianProcess(candidates.plain)
+        if candidates.warm:
+            self._blind = len(self._taken) + SPREAD_WARM
+        return candidates
 
-    def _add(self, configs: list[Config]) -> None:
-        if configs:
-            self._row.update((config, len(self._pool) + n) for n, config in enumerate(configs))
-            self._pool += configs
-            vectors = self._encode(configs)
-            self._vectors = np.vstack([self._vectors, vectors])
-            self._times.extend(vectors)
-            self._works.extend(vectors)
+    def _look_around(self, candidates: Candidates) -> None:
+        """Make candidates of what was taken from elsewhere, and of the neighbours of the best."""
+        new = candidates.add(self._taken)
+        worked = [(ms, config) for config, ms in self.results.items() if ms is not None]
+        best = min(worked, key=lambda entry: entry[0])[1] if worked else None
+        if best is not None and best != self._best and not candidates.complete:
+            new += candidates.add(self.points.neighbours(best))
+        self._best = best
+        if new:
+            self._times.extend(candidates.full[-new:])
+            self._works.extend(candidates.plain[-new:])
 
-    def _farthest(self, taken: list[int]) -> int:
-        rest = sorted(set(range(len(self._pool))) - set(taken))
+    def _farthest(self, vectors: Array, taken: Sequence[int]) -> int:
+        rest = sorted(set(range(len(vectors))) - set(taken))
         some = self.rng.sample(rest, min(len(rest), CHOICE))
         if not taken:
             return some[0]
-        apart = ((self._vectors[some][:, None] - self._vectors[taken][None]) ** 2).sum(2).min(1)
+        apart = ((vectors[some][:, None] - vectors[taken][None]) ** 2).sum(2).min(1)
         return some[int(apart.argmax())]
 
-    def _promise(self) -> Array:
-        refit = len(self.results) >= self._fitted * REFIT
+    def _promise(self, candidates: Candidates) -> Array:
+        """How much better than the best each candidate is expected to be."""
+        refit = len(self.results) >= self._fitted_to * REFIT
         if refit:
-            self._fitted = len(self.results)
-        good = [c for c, ms in self.results.items() if ms is not None]
-        logs = levels([self.results[c] for c in good])
-        values = (logs - logs.mean()) / (logs.std() + 1e-9)
-        rows = [self._row[c] for c in good]
+            self._fitted_to = len(self.results)
+            self._learned = self._choose()
+        else:
+            self._learned += list(self.results)[self._heard :]
+        self._heard = len(self.results)
+        promise = self._improvement(candidates, refit)
+        if any(self.results[config] is None for config in self._learned):
+            promise *= self._chance(candidates, refit)
+        return promise
+
+    def _choose(self) -> list[Config]:
+        """What to learn from: everything, or when that is much, the best and some others."""
+        if len(self.results) <= RESULTS:
+            return list(self.results)
+        ranked = sorted(self.results, key=lambda c: self.results[c] or math.inf)
+        others = self.rng.sample(ranked[RESULTS // 2 :], RESULTS // 2)
+        return ranked[: RESULTS // 2] + others
+
+    def _improvement(self, candidates: Candidates, refit: bool) -> Array:
+        rows = [candidates.row[c] for c in self._learned]
+        values = standardised(levels([self.results[c] for c in self._learned]))
         if refit:
             self._times.fit(rows, values)
         best = values.min()
-        pending = [self._row[c] for c in self._taken if c not in self.results]
+        pending = [candidates.row[c] for c in self._taken if c not in self.results]
         if pending:
             mean, _ = self._times.predict(rows, values)
-            values = np.append(values, mean[pending])
-            rows = rows + pending
+            rows, values = rows + pending, np.append(values, mean[pending])
         mean, deviation = self._times.predict(rows, values)
         gap = (best - mean) / deviation
-        promise = deviation * (gap * ndtr(gap) + np.exp(-(gap**2) / 2) / math.sqrt(2 * math.pi))
-        if len(good) < len(self.results):
-            every = [self._row[c] for c in self.results]
-            works = np.array([0.0 if ms is None else 1.0 for ms in self.results.values()])
-            centred = works - works.mean()
-            if refit:
-                self._works.fit(every, centred / works.std())
-            chance, _ = self._works.predict(every, centred)
-            promise *= np.clip(chance + works.mean(), 0.01, 1)
-        return promise
+        density = np.exp(-(gap**2) / 2) / math.sqrt(2 * math.pi)
+        return deviation * (gap * ndtr(gap) + density)
+
+    def _chance(self, candidates: Candidates, refit: bool) -> Array:
+        rows = [candidates.row[c] for c in self._learned]
+        works = np.array([float(self.results[c] is not None) for c in self._learned])
+        if refit:
+            self._works.fit(rows, standardised(works))
+        mean, deviation = self._works.predict(rows, works - works.mean())
+        # The model sees 0 and 1; what lies beyond the middle, and how surely, is what counts.
+        return np.maximum(ndtr((mean + works.mean() - 0.5) / (deviation + DOUBT)), LEAST_CHANCE)

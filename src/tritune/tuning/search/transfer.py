@@ -22,29 +22,37 @@ RESULTS = 200
 #: Fewer results than this say nothing.
 FEWEST = 8
 
+#: The logarithm of the length scale to expect along the ranks.
+RANK_LENGTH = float(np.log(0.7))
+
 
 @dataclass(frozen=True)
 class Transfer:
-    """How every candidate is expected to do, one column per prior, and how smooth times are."""
+    """One more column of the candidates' vectors for each prior, and length scales to expect.
 
-    trend: Array
+    A column holds ranks from 0, the best, to 1: what did alike elsewhere will do alike here, well
+    or badly, even where the best there is not the best here.
+    """
+
+    ranks: Array
     lengths: Array | None
 
 
 def transfer(
     prior: Sequence[Prior], rows: Mapping[Config, int], vectors: Array, rng: random.Random
 ) -> Transfer:
-    """Learn from each prior by itself; the rows say which vector is which config's."""
-    columns, lengths = [], []
+    """Learn from each prior by itself; `rows` says which of the vectors is a config's."""
+    ranks, lengths = [], []
     for one in sorted(prior, key=lambda one: -one.similarity)[:MOST]:
         known = {rows[config]: ms for config, ms in one.results.items() if config in rows}
         if sum(ms is not None for ms in known.values()) >= FEWEST:
-            column, found = _learn(known, vectors, rng)
-            columns.append(column * one.similarity)
+            times, found = _learn(known, vectors, rng)
+            ranks.append(times.argsort(kind="stable").argsort() / max(1, len(times) - 1))
             lengths.append(found)
-    if not columns:
+    if not ranks:
         return Transfer(np.zeros((len(vectors), 0)), None)
-    return Transfer(np.stack(columns, axis=1), np.mean(lengths, axis=0))
+    expected = np.append(np.mean(lengths, axis=0), np.full(len(ranks), RANK_LENGTH))
+    return Transfer(np.stack(ranks, axis=1), expected)
 
 
 def _learn(
@@ -52,19 +60,17 @@ def _learn(
 ) -> tuple[Array, Array]:
     """Standardised times of all candidates, guessed where unknown, and the length scales."""
     rows = np.array(list(known))
-    values = levels(list(known.values()))
-    values = (values - values.mean()) / (values.std() + 1e-9)
-    ranked = np.argsort(values, kind="stable")
-    best, rest = ranked[: RESULTS // 2].tolist(), ranked[RESULTS // 2 :].tolist()
+    values = standardised(levels(list(known.values())))
+    ranked = values.argsort(kind="stable").tolist()
+    best, rest = ranked[: RESULTS // 2], ranked[RESULTS // 2 :]
     chosen = best + rng.sample(rest, min(len(rest), RESULTS // 2))
     model = GaussianProcess(vectors)
     model.fit(rows[chosen].tolist(), values[chosen])
+    times = np.zeros(len(vectors))
     if len(known) < len(vectors):
-        column, _ = model.predict(rows[chosen].tolist(), values[chosen])
-    else:
-        column = np.zeros(len(vectors))
-    column[rows] = values
-    return column, model.lengths
+        times, _ = model.predict(rows[chosen].tolist(), values[chosen])
+    times[rows] = values
+    return times, model.lengths
 
 
 def levels(times_ms: Sequence[float | None]) -> Array:
@@ -76,3 +82,7 @@ def levels(times_ms: Sequence[float | None]) -> Array:
     logs = np.log([np.inf if ms is None else ms for ms in times_ms])
     median, best = np.median(logs[np.isfinite(logs)]), logs.min()
     return np.minimum(logs, 2 * median - best)
+
+
+def standardised(values: Array) -> Array:
+    return (values - values.mean()) / (values.std() + 1e-9)
