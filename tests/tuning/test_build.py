@@ -72,6 +72,28 @@ def test_nothing_is_done_while_the_pool_is_paused(pool):
     assert pool.result(SECONDS).config == config(repeat=5)
 
 
+def test_a_pool_that_turns_to_another_case_keeps_its_processes(tmp_path):
+    log = str(tmp_path / "log")
+    with BuildPool(SPEC, jobs=1) as pool:
+        pool.submit([config()])
+        before, (worker,) = pool.result(SECONDS), pool._idle
+        pid = worker.pid
+        pool.turn_to(CaseSpec(SPEC.factory, {"log": log}))
+        pool.submit([config()])
+        after = pool.result(SECONDS)
+        assert worker.pid == pid
+    assert after.signature != before.signature
+    assert after.binary == before.binary
+
+
+def test_builds_that_have_not_begun_can_be_dropped(pool):
+    pool.pause()
+    pool.submit([config(repeat=repeat) for repeat in (6, 7, 8)])
+    pool.drop_waiting()
+    pool.resume()
+    assert not list(pool.as_completed())
+
+
 def test_a_case_that_cannot_be_opened_is_an_error_not_a_failure_of_configs():
     with BuildPool(CaseSpec("tests.tuning.faulty:no_such_case"), jobs=1) as pool:
         pool.submit([config()])

@@ -76,6 +76,29 @@ def test_what_is_right_is_worked_out_once_whatever_happens_to_the_process(tmp_pa
     assert log.read_text() == "worked out\n"
 
 
+def test_a_bench_that_turns_to_another_case_works_out_again_what_is_right(tmp_path):
+    logs = [tmp_path / "first", tmp_path / "second"]
+    specs = [CaseSpec(SPEC.factory, {"log": str(log)}) for log in logs]
+    with Bench(specs[0]) as bench:
+        assert bench.verify(GOOD) == Verdict()
+        pid = bench._worker.pid
+        bench.turn_to(specs[1])
+        assert bench.verify(GOOD) == Verdict()
+        assert bench.verify(config("wrong")).failure == "wrong_result"
+        assert bench._worker.pid == pid
+    assert [log.read_text() for log in logs] == ["worked out\n"] * 2
+
+
+def test_a_process_in_which_a_config_misbehaved_does_not_serve_another_case():
+    with Bench(SPEC) as bench:
+        assert bench.verify(config("wrong")).failure == "wrong_result"
+        pid = bench._worker.pid
+        bench.turn_to(CaseSpec(SPEC.factory, {"knows": False}), default=GOOD)
+        assert bench.failure(config("wrong")) == Verdict()
+        assert bench.verify(GOOD) == Verdict()
+        assert bench._worker.pid != pid
+
+
 def test_a_death_is_blamed_on_a_config_only_if_it_dies_alone_too():
     # The first one leaves something behind that kills whatever runs next in its process.
     with Bench(SPEC, timeout_seconds=30.0) as bench:

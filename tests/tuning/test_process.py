@@ -42,6 +42,26 @@ def test_a_worker_answers_with_its_service_and_keeps_its_process(worker):
     assert worker.call("whereabouts", {}, SECONDS)["pid"] == first == worker.pid
 
 
+def test_a_worker_turns_to_something_else_in_the_same_process(worker):
+    first = worker.call("whereabouts", {}, SECONDS)["pid"]
+    worker.turn_to({"greeting": "good night"})
+    assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good night Ada"
+    assert worker.pid == first
+
+
+def test_what_a_worker_turned_to_outlives_its_process(worker):
+    worker.call("greet", {"name": "Ada"}, SECONDS)
+    worker.turn_to({"greeting": "good night"})
+    assert isinstance(worker.call("segfault", {}, SECONDS), Failure)
+    assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good night Ada"
+
+
+def test_a_busy_worker_does_not_turn(worker):
+    worker.post("greet", {"name": "Ada"}, SECONDS)
+    with pytest.raises(WorkerError, match="busy"):
+        worker.turn_to({"greeting": "good night"})
+
+
 def test_progress_arrives_before_the_answer_and_in_order(worker):
     heard: list[int] = []
     assert worker.call("count", {"steps": 5}, SECONDS, heard.append) == 5

@@ -38,7 +38,7 @@ class BuildResult:
 
 
 class BuildPool:
-    """Worker processes that compile the configs of one case, `jobs` at a time.
+    """Worker processes that compile the configs of a case, `jobs` at a time.
 
     A compiler that crashes, hangs or eats its memory costs that config and that worker, which is
     replaced. Results come in the order in which they are done. A thread looks after the workers,
@@ -54,11 +54,10 @@ class BuildPool:
     ) -> None:
         if jobs < 1:
             raise WorkerError(f"a pool of {jobs} workers builds nothing; jobs must be at least 1")
-        self._signature = signature_of(spec)
+        self._spec, self._signature = spec, signature_of(spec)
         self._timeout_seconds = timeout_seconds
-        arguments = {"factory": spec.factory, "arguments": dict(spec.arguments)}
         self._idle = [
-            Worker("tritune.tuning.builder:Builder", arguments, memory_bytes=memory_bytes)
+            Worker("tritune.tuning.builder:Builder", spec.to_json(), memory_bytes=memory_bytes)
             for _ in range(jobs)
         ]
         self._running: dict[Worker, Config] = {}
@@ -120,6 +119,18 @@ class BuildPool:
         """Results as they come, until everything that was submitted is done."""
         while self._outstanding:
             yield self.result()
+
+    def turn_to(self, spec: CaseSpec) -> None:
+        """Compile for another case from now on; what was submitted before is forgotten."""
+        with self._lock:
+            self.cancel()
+            self._spec, self._signature = spec, signature_of(spec)
+
+    def drop_waiting(self) -> None:
+        """Forget what was submitted and has not been begun; what has will give results."""
+        with self._lock:
+            self._outstanding -= len(self._waiting)
+            self._waiting.clear()
 
     def cancel(self) -> None:
         """Forget what was submitted: results that were not taken, builds that have not ended."""
@@ -203,6 +214,7 @@ class BuildPool:
                         worker.close()
         while self._waiting and self._idle:
             config, worker = self._waiting.popleft(), self._idle.pop()
+            worker.turn_to(self._spec.to_json())
             worker.post("build", {"config": config.as_kwargs()}, self._timeout_seconds)
             self._running[worker] = config
 

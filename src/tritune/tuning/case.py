@@ -83,6 +83,10 @@ class CaseSpec:
     factory: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """The same, for another process."""
+        return {"factory": self.factory, "arguments": dict(self.arguments)}
+
     def open(self) -> Case:
         module_name, _, name = self.factory.partition(":")
         try:

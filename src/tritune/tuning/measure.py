@@ -32,7 +32,7 @@ class Verdict:
 
 
 class Bench:
-    """One measuring process for one case. A config that kills it loses its own trial, no other.
+    """One measuring process for a case. A config that kills it loses its own trial, no other.
 
     `default` is the config whose results are the measure of the others, for a case that does not
     know what to expect.
@@ -48,14 +48,9 @@ class Bench:
         self._timeout_seconds = timeout_seconds
         self._default = default
         self._folder = tempfile.TemporaryDirectory(prefix="tritune-bench-")
-        arguments = {
-            "factory": spec.factory,
-            "arguments": dict(spec.arguments),
-            "expected_path": str(Path(self._folder.name) / "expected.pt"),
-        }
         self._worker = Worker(
             "tritune.tuning.measurer:Measurer",
-            arguments,
+            self._arguments(spec),
             memory_bytes=memory_bytes,
             start_seconds=_OPENING_SECONDS,
         )
@@ -70,6 +65,20 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def turn_to(self, spec: CaseSpec, default: Config | None = None) -> None:
+        """Measure another case from now on, in the same process if no config misbehaved there."""
+        if self._verdicts:
+            self._renew()
+        self._verdicts.clear()
+        self._suspects.clear()
+        self._expecting, self._default = False, default
+        arguments = self._arguments(spec)
+        Path(arguments["expected_path"]).unlink(missing_ok=True)
+        self._worker.turn_to(arguments)
+
+    def _arguments(self, spec: CaseSpec) -> dict[str, Any]:
+        return {**spec.to_json(), "expected_path": str(Path(self._folder.name) / "expected.pt")}
 
     def close(self) -> None:
         """End the process and forget what it had worked out."""

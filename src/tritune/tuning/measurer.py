@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,9 @@ class Measurer:
         expected_path: str,
         report: Callable[[Any], None],
     ) -> None:
+        if "torch._dynamo" in sys.modules:
+            # Compiled functions of the case before would count against this one's recompilations.
+            torch.compiler.reset()
         self._case = CaseSpec(factory, arguments).open()
         if self._case.device.type == "cuda":
             torch.cuda.set_device(self._case.device)

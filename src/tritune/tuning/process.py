@@ -79,7 +79,7 @@ class Worker:
         memory_bytes: int | None = None,
         start_seconds: float = 120.0,
     ) -> None:
-        self._start_message = {
+        self._start_message: dict[str, Any] = {
             "service": service,
             "arguments": dict(arguments),
             "memory_bytes": memory_bytes,
@@ -197,6 +197,19 @@ class Worker:
             if self._child is not None:
                 self._child.signal(signal.SIGCONT)
 
+    def turn_to(self, arguments: Mapping[str, Any]) -> None:
+        """Have the service made anew if its arguments are others, in the same process: to start
+        another would cost seconds.
+        """
+        if self._busy:
+            raise WorkerError("a worker that is busy cannot turn to something else")
+        if arguments == self._start_message["arguments"]:
+            return
+        self._start_message["arguments"] = dict(arguments)
+        if self._child is not None:
+            self._child.send(self._start_message)
+            self._ready = False
+
     def close(self) -> None:
         """End the process at once. The next request starts another."""
         if self._child is not None:
@@ -251,10 +264,10 @@ class _Child:
     """The process itself and its pipes."""
 
     def __init__(self, start_message: Mapping[str, Any]) -> None:
+        self._path = [entry or os.getcwd() for entry in sys.path]
         requests_out, self._requests = os.pipe()
         self.answers, answers_in = os.pipe()
         self._stderr: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
-        path = [entry or os.getcwd() for entry in sys.path]
         try:
             self.process = subprocess.Popen(
                 [
@@ -265,7 +278,11 @@ class _Child:
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 pass_fds=(requests_out, answers_in),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(self._path),
+                    "PYTHONSAFEPATH": "1",
+                },
                 start_new_session=True,  # a group of its own, to be killed as a whole
             )
         except BaseException:
@@ -279,7 +296,8 @@ class _Child:
         os.set_blocking(self.answers, False)
         self._unread = b""
         self.ended = False
-        self.send({**start_message, "path": path})
+        self.send({"path": self._path})
+        self.send(start_message)
 
     def send(self, message: Mapping[str, Any]) -> None:
         # A process that is dead is noticed when its answer is awaited.

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ from tritune.tuning.statistics import median
 NEAR_THE_LIMIT = 0.95
 #: Less than this is no improvement that is worth going on for.
 IMPROVEMENT = 0.99
+
+
+#: How long a build that nobody needs any more may take before its process is killed.
+LAST_BUILD_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,37 @@ class Settings:
     vendors: bool = True
 
 
+class Crew:
+    """The worker processes of a run, turned from one case to the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._pool: BuildPool | None = None
+        self._bench: Bench | None = None
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        if self._bench is not None:
+            self._bench.close()
+
+    def turn_to(self, spec: CaseSpec, default: Config) -> tuple[BuildPool, Bench]:
+        """Those who compile and those who measure, for this case."""
+        settings, memory = self._settings, self._settings.memory_bytes
+        if self._pool is None:
+            self._pool = BuildPool(spec, settings.jobs, settings.build_timeout_seconds, memory)
+        else:
+            self._pool.turn_to(spec)
+        if self._bench is None:
+            self._bench = Bench(spec, settings.run_timeout_seconds, memory, default)
+        else:
+            self._bench.turn_to(spec, default)
+        return self._pool, self._bench
+
+
 def begin_run(store: Store, command: str, environment: Mapping[str, Any]) -> str:
     """Note in the store that a run begins; its id."""
     run = Run(uuid.uuid4().hex, command, environment, _now())
@@ -111,12 +147,17 @@ def tune_case(
     run: str,
     settings: Settings,
     watch: Callable[[Progress], None] = lambda progress: None,
+    crew: Crew | None = None,
 ) -> Outcome:
-    """Answer one task; what the store knows of it already is not measured again."""
+    """Answer one task; what the store knows of it already is not measured again.
+
+    Who tunes several tasks in a row spares each the start of its processes with a `Crew`.
+    """
     started = time.monotonic()
     tuning = _Tuning(job, store, run, settings, started + settings.budget_seconds, watch)
-    with tuning:
-        if not tuning.answered():
+    if not tuning.answered():
+        with nullcontext(crew) if crew is not None else Crew(settings) as workers:
+            tuning.pool, tuning.bench = workers.turn_to(job.spec, job.default)
             tuning.search()
             tuning.shoot_out()
     return _outcome(job, store, tuning.new_trials, started)
@@ -151,16 +192,8 @@ class _Tuning:
         self.known = _originals_first(store.trials(job.task))
         for trial in self.known:
             self._learn(trial)
-        memory = settings.memory_bytes
-        self.pool = BuildPool(job.spec, settings.jobs, settings.build_timeout_seconds, memory)
-        self.bench = Bench(job.spec, settings.run_timeout_seconds, memory, job.default)
-
-    def __enter__(self) -> _Tuning:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.close()
-        self.bench.close()
+        self.pool: BuildPool
+        self.bench: Bench
 
     def answered(self) -> bool:
         """Whether the store knows the end of this search: a shoot-out, and nothing left to try."""
@@ -180,9 +213,18 @@ class _Tuning:
             self._judge(sorted(built, key=lambda result: batch.index(result.config)))
             self._report("search")
             if self._enough():
-                self.pool.cancel()
+                self._end_builds()
                 break
             batch = following
+
+    def _end_builds(self) -> None:
+        """Let the compilers come to an end, unless one takes long: a killed one starts anew."""
+        self.pool.drop_waiting()
+        try:
+            while self.pool.outstanding:
+                self._keep_build(self.pool.result(timeout_seconds=LAST_BUILD_SECONDS))
+        except TimeoutError:
+            self.pool.cancel()
 
     def shoot_out(self) -> None:
         """Race the best configs against the default, and the vendor beside them."""
@@ -194,7 +236,6 @@ class _Tuning:
         if not finalists:
             return
         self._report("final")
-        self.pool.close()
         entries: list[Config | str] = [*finalists]
         if self.settings.vendors:
             entries += [VENDOR + name for name in self.bench.vendors()]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,28 +29,38 @@ def main(requests_fd: int, answers_fd: int, parent_pid: int) -> None:
         def say(kind: str, value: Any) -> None:
             answers.write(json.dumps({kind: value}).encode() + b"\n")
 
-        start = json.loads(requests.readline() or b"null")
-        if start is None:
-            return
-        sys.path[:] = start["path"]
-        try:
-            service = load(start["service"])(
-                **start["arguments"], report=lambda value: say("progress", value)
-            )
-            if start["memory_bytes"] is not None:
-                limit_memory(start["memory_bytes"])
-        except Exception as error:
-            say("error", _text(error))
-            return
-        say("ready", None)
+        service: Any = None
         for line in requests:
-            request = json.loads(line)
-            try:
-                answer = getattr(service, request["method"])(**request["arguments"])
-            except Exception as error:
-                say("error", _text(error))
+            message = json.loads(line)
+            if "path" in message:
+                sys.path[:] = message["path"]
+            elif "service" in message:
+                # What the last service holds must not count against the next one's memory.
+                service = None
+                gc.collect()
+                try:
+                    service = _make(message, say)
+                except Exception as error:
+                    say("error", _text(error))
+                    return
+                say("ready", None)
             else:
-                say("answer", answer)
+                try:
+                    answer = getattr(service, message["method"])(**message["arguments"])
+                except Exception as error:
+                    say("error", _text(error))
+                else:
+                    say("answer", answer)
+
+
+def _make(start: Mapping[str, Any], say: Callable[[str, Any], None]) -> Any:
+    lift_memory_limit()
+    service = load(start["service"])(
+        **start["arguments"], report=lambda value: say("progress", value)
+    )
+    if start["memory_bytes"] is not None:
+        limit_memory(start["memory_bytes"])
+    return service
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -82,6 +93,15 @@ def limit_memory(more_bytes: int) -> None:
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def lift_memory_limit() -> None:
+    """Undo `limit_memory`."""
+    if sys.platform.startswith("linux"):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS, effort_named
 from tritune.tuning.environment import environment
 from tritune.tuning.search import Prior
-from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
+from tritune.tuning.tuner import Crew, Job, Outcome, Progress, Settings, begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.fields import types_of
 from tritune.workloads.workload import Workload
@@ -53,12 +53,13 @@ def tune_problem(
     run: str,
     settings: Settings,
     watch: Callable[[Progress], None] = lambda progress: None,
+    crew: Crew | None = None,
 ) -> Outcome:
     """Find the best config of an op for a problem on a device, and remember it."""
     silicon = detect(device)
     store.add_device(silicon)
     job = job_for(workload, problem, device, silicon, store)
-    return tune_case(job, store, run, settings, watch)
+    return tune_case(job, store, run, settings, watch, crew)
 
 
 def job_for(
@@ -98,12 +99,13 @@ def tune_all(
         return
     end = time.monotonic() + settings.budget_seconds
     run = begin_run(store, command, environment(settings))
-    for done, (workload, problem) in enumerate(work):
-        begin(workload, problem)
-        share = max(end - time.monotonic(), 0.0) / (len(work) - done)
-        here = replace(settings, budget_seconds=share)
-        outcome = tune_problem(workload, problem, device, store, run, here, watch)
-        yield Tuned(workload, problem, outcome)
+    with Crew(settings) as crew:
+        for done, (workload, problem) in enumerate(work):
+            begin(workload, problem)
+            share = max(end - time.monotonic(), 0.0) / (len(work) - done)
+            here = replace(settings, budget_seconds=share)
+            outcome = tune_problem(workload, problem, device, store, run, here, watch, crew)
+            yield Tuned(workload, problem, outcome)
     for kernel in {workload.kernel.name: workload.kernel for workload, _ in work}.values():
         learn_and_save(store, kernel, detect(device))
 

@@ -30,12 +30,12 @@ class Candidates:
         self._encode = Encoding(points.parameters)
         self.plain = self._encode(self.configs)
         learned = transfer(prior, self.row, self.plain, rng)
-        self._ranks = learned.ranks
+        self._elsewhere = learned.elsewhere
         self.lengths = learned.lengths
 
     @property
     def full(self) -> Array:
-        return np.hstack([self.plain, self._ranks])
+        return np.hstack([self.plain, self._elsewhere])
 
     @property
     def warm(self) -> bool:
@@ -51,5 +51,5 @@ class Candidates:
             self.row.update((config, len(self.configs) + n) for n, config in enumerate(new))
             self.configs += new
             self.plain = np.vstack([self.plain, vectors])
-            self._ranks = np.vstack([self._ranks, self._ranks[nearest]])
+            self._elsewhere = np.vstack([self._elsewhere, self._elsewhere[nearest]])
         return len(new)

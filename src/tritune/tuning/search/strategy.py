@@ -17,7 +17,7 @@ LISTABLE = 50_000
 
 #: How many configs of each prior are proposed because they did well there, and of all together.
 WINNER_ROUNDS = 3
-MOST_WINNERS = 8
+MOST_WINNERS = 4
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,19 @@ RESULTS = 200
 #: Fewer results than this say nothing.
 FEWEST = 8
 
-#: The logarithm of the length scale to expect along the ranks.
-RANK_LENGTH = float(np.log(0.7))
+#: The logarithm of the length scale to expect along the times of a prior.
+TIME_LENGTH = 0.3
 
 
 @dataclass(frozen=True)
 class Transfer:
     """One more column of the candidates' vectors for each prior, and length scales to expect.
 
-    A column holds ranks from 0, the best, to 1: what did alike elsewhere will do alike here, well
-    or badly, even where the best there is not the best here.
+    A column holds the logarithms of times from 0, the best, to 1: what did alike elsewhere will do
+    alike here, well or badly, even where the best there is not the best here.
     """
 
-    ranks: Array
+    elsewhere: Array
     lengths: Array | None
 
 
@@ -42,17 +42,17 @@ def transfer(
     prior: Sequence[Prior], rows: Mapping[Config, int], vectors: Array, rng: random.Random
 ) -> Transfer:
     """Learn from each prior by itself; `rows` says which of the vectors is a config's."""
-    ranks, lengths = [], []
+    elsewhere, lengths = [], []
     for one in sorted(prior, key=lambda one: -one.similarity)[:MOST]:
         known = {rows[config]: ms for config, ms in one.results.items() if config in rows}
         if sum(ms is not None for ms in known.values()) >= FEWEST:
             times, found = _learn(known, vectors, rng)
-            ranks.append(times.argsort(kind="stable").argsort() / max(1, len(times) - 1))
+            elsewhere.append((times - times.min()) / (np.ptp(times) + 1e-9))
             lengths.append(found)
-    if not ranks:
+    if not elsewhere:
         return Transfer(np.zeros((len(vectors), 0)), None)
-    expected = np.append(np.mean(lengths, axis=0), np.full(len(ranks), RANK_LENGTH))
-    return Transfer(np.stack(ranks, axis=1), expected)
+    expected = np.append(np.mean(lengths, axis=0), np.full(len(elsewhere), TIME_LENGTH))
+    return Transfer(np.stack(elsewhere, axis=1), expected)
 
 
 def _learn(
