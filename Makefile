@@ -35,7 +35,7 @@ test-triton39: $(STAMP39) ## run the CPU backend's tests on Triton 3.9.0
 	$(VENV39)/bin/python -m pytest $(PYTEST_FLAGS) tests/cpu
 
 tune: $(STAMP) ## tune the ops of Llama 3 8B on this device, in at most three minutes
-	$(VENV)/bin/tritune tune --effort quick --budget 130
+	$(VENV)/bin/tritune tune --effort quick --budget 150
 
 lint: $(STAMP) ## ruff: lint and format
 	$(VENV)/bin/ruff check .

@@ -40,6 +40,8 @@ NEAR_THE_LIMIT = 0.95
 IMPROVEMENT = 0.99
 
 
+#: The shoot-out gets at most this share of a budget.
+FINAL_SHARE = 0.25
 #: How long a build that nobody needs any more may take before its process is killed.
 LAST_BUILD_SECONDS = 5.0
 
@@ -245,7 +247,9 @@ class _Tuning:
             self.effort.final_rounds,
             self._samples_per_round(),
             keep=finalists,
-            budget_seconds=self.effort.final_seconds,
+            budget_seconds=min(
+                self.effort.final_seconds, FINAL_SHARE * self.settings.budget_seconds
+            ),
         )
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():

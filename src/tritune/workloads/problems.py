@@ -32,10 +32,10 @@ class Step(NamedTuple):
 #: Steps by the least effort for which they are tuned. Prompts are processed whole or in chunks, and
 #: mostly alone; tokens are generated for many sequences at once.
 PREFILLS = {
-    "quick": (Step(1, 1024, 1024),),
-    "normal": (Step(1, 256, 256), Step(1, 4096, 4096), Step(1, 512, 4096)),
+    "quick": (Step(1, 512, 512),),
+    "normal": (Step(1, 1024, 1024), Step(1, 256, 256), Step(1, 4096, 4096), Step(1, 512, 4096)),
     "full": (
-        *(Step(1, tokens, tokens) for tokens in (64, 128, 512, 2048, 8192)),
+        *(Step(1, tokens, tokens) for tokens in (64, 128, 2048, 8192)),
         *(Step(batch, 1024, 1024) for batch in (2, 4, 8)),
         *(Step(1, 512, keys) for keys in (2048, 8192, 16384)),
     ),
@@ -53,8 +53,8 @@ DECODES = {
 }
 #: Prompts that are processed together, of different lengths: the longest is given.
 PACKED = {
-    "quick": (Step(4, 512, 512),),
-    "normal": (Step(8, 1024, 1024),),
+    "quick": (Step(4, 256, 256),),
+    "normal": (Step(4, 512, 512), Step(8, 1024, 1024),),
     "full": (Step(2, 2048, 2048), Step(16, 256, 256), Step(32, 128, 128), Step(4, 256, 4096)),
 }
 #: Tokens of a step, for whatever does not look at other tokens.
