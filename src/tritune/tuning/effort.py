@@ -30,9 +30,9 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort("quick", 60, 0.10, 8, 3, 9, 10.0, 4, 30),
-    "normal": Effort("normal", 200, 0.50, 12, 5, 15, 60.0, 6, 80),
-    "full": Effort("full", 10**9, 1.0, 16, 7, 25, 600.0, 8, 10**9),
+    "quick": Effort("quick", 60, 0.10, 8, 3, 45, 10.0, 6, 30),
+    "normal": Effort("normal", 200, 0.50, 12, 5, 75, 30.0, 8, 80),
+    "full": Effort("full", 10**9, 1.0, 16, 7, 125, 120.0, 10, 10**9),
 }
 
 
