@@ -2,9 +2,10 @@
 
 For each problem every config of a space is compiled, verified and timed; then a quick search over
 the same space, in a store of its own that knows the problems searched before it, but nothing of
-the exhaustive search. At last the winner of the quick search and the best configs of the
-exhaustive one are timed in turns, in one process, and their medians compared: what was measured
-while searching decides nothing here.
+the exhaustive search. Then the best configs of the exhaustive search are timed in turns, in one
+process, to find the best; and at last that one and the winner of the quick search are timed
+again, in turns, and their medians compared. What was measured while choosing decides nothing here:
+the best of many noisy times is too good to be true.
 
 Everything goes through the tuner; nothing is timed that its processes do not time.
 """
@@ -97,8 +98,9 @@ def compare(text: str, folder: Path, rounds: int, jobs: int) -> Row:
     if winner is None:
         raise SystemExit(f"nothing worked for {text}")
     best = [configs[key] for _, key in ranked[: EXHAUSTIVE.finalists]]
-    medians = race(job, [*best, winner.config], rounds)
-    fastest = min(best, key=lambda config: medians[config])
+    chosen = race(job, best, rounds)
+    fastest = min(best, key=lambda config: chosen[config])
+    medians = race(job, [fastest, winner.config], 3 * rounds)
     return Row(
         problem=text,
         configs=all_trials,
