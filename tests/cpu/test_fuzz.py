@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cpu import fuzz
-from tests.cpu.oracle import interpret, launch
 from tests.cpu.values import assert_same
+from tritune.testing import interpret, launch
 
 ARRAYS = ("P", "Q", "A", "B", "OF", "OI")
 

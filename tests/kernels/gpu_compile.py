@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import triton
-from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 import tritune.ops
+from tritune.targets.binary import read_compiled
 
 KIB = 1024
 
@@ -110,13 +106,4 @@ def assembly(kernel: Any) -> str:
 
 def spilled_bytes(kernel: Any) -> int:
     """How much of a thread lies in memory because registers did not suffice; 0 if all is well."""
-    if "amdgcn" in kernel.asm:
-        # Scalars that find no register are kept in lanes of vector registers, not in memory.
-        return int(re.search(r"\.private_segment_fixed_size:\s*(\d+)", kernel.asm["amdgcn"])[1])
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(kernel.asm["cubin"])
-        tool = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin)]
-        usage = subprocess.run(tool, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"STACK:(\d+) .*LOCAL:(\d+)", usage)
-    return int(found[1]) + int(found[2])
+    return read_compiled(kernel).spill_bytes or 0

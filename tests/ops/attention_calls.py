@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from tests.ops.layouts import FP32, normal
-from tests.ops.rule import assert_within_rule
 from tritune.kernels.attention_prefill import attention_reference, attention_varlen_reference
 from tritune.ops.attention import attention, attention_varlen
+from tritune.testing import assert_within_rule
 
 Tensors = tuple[torch.Tensor, ...]
 

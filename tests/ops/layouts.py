@@ -6,6 +6,8 @@ import mmap
 
 import torch
 
+from tritune.testing import surrounded
+
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (FP32, FP16, BF16)
 
@@ -17,22 +19,6 @@ def normal(*shape: int, dtype: torch.dtype = FP32, seed: int = 0) -> torch.Tenso
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with more bits: what a reference is computed in."""
     return tensor.double() if tensor.dtype == FP32 else tensor.float()
-
-
-def surrounded(tensor: torch.Tensor, filler: float, gap: int = 16) -> torch.Tensor:
-    """The same values, with `filler` before, between and after the rows."""
-    larger = tensor.new_full([size + 2 * gap for size in tensor.shape], filler)
-    inside = larger[tuple(slice(gap, gap + size) for size in tensor.shape)]
-    return inside.copy_(tensor)
-
-
-def around(inside: torch.Tensor, gap: int = 16) -> torch.Tensor:
-    """Everything in the memory of what `surrounded` made, but its own elements."""
-    whole = torch.as_strided(
-        inside, [size + 2 * gap for size in inside.shape], inside.stride(), storage_offset=0
-    ).clone()
-    whole[tuple(slice(gap, gap + size) for size in inside.shape)] = 0
-    return whole
 
 
 def rearranged(tensor: torch.Tensor, layout: str) -> torch.Tensor:

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ops.attention_calls import Tensors, check, check_varlen, inputs, materialise, packed
-from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal, surrounded
+from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal
 from tritune.kernels.attention_prefill import attention_reference
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
+from tritune.testing import surrounded
 
 # What a call can ask for, each compiled once; shapes are drawn for each.
 VARIANTS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ops.layouts import BF16, DTYPES, LAYOUTS, far_apart, normal, rearranged, surrounded, wide
-from tests.ops.rule import assert_within_rule
+from tests.ops.layouts import BF16, DTYPES, LAYOUTS, far_apart, normal, rearranged, wide
 from tritune.kernels import gated as kernel
 from tritune.ops.gated import gelu_mul, silu_mul
+from tritune.testing import assert_within_rule, surrounded
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
     "silu": silu_mul,

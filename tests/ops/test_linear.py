@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ops.layouts import BF16, DTYPES, FP16, FP32, far_apart, normal, surrounded, wide
-from tests.ops.rule import assert_within_rule
+from tests.ops.layouts import BF16, DTYPES, FP16, FP32, far_apart, normal, wide
 from tritune.kernels import activations
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
@@ -19,6 +18,7 @@ from tritune.kernels.activations import activation_reference
 from tritune.kernels.linear import cpu_config
 from tritune.ops.linear import linear
 from tritune.ops.quantize import QuantizedWeight, quantize_weight
+from tritune.testing import assert_within_rule, surrounded
 
 ACTIVATIONS = (None, *activations.ACTIVATIONS)
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ops.rule import assert_within_rule
 from tritune.kernels.attention_paged import SPACE, PagedAttentionProblem, default, reference
 from tritune.ops import paged_attention as module
 from tritune.ops.attention import attention, attention_varlen
 from tritune.ops.paged_attention import paged_attention
+from tritune.testing import assert_within_rule
 
 HEADS, KV_HEADS = 6, 2
 #: Queries and keys of each sequence: a decode, a prefill, one with neither, a continued prefill.

@@ -15,16 +15,14 @@ from tests.ops.layouts import (
     DTYPES,
     FP16,
     LAYOUTS,
-    around,
     far_apart,
     normal,
     rearranged,
-    surrounded,
     wide,
 )
-from tests.ops.rule import assert_within_rule
 from tritune.kernels import rms_norm as kernel
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
+from tritune.testing import around, assert_within_rule, surrounded
 
 #: Short and long, powers of two and not: each takes a way of its own through the kernel.
 COLUMNS = (1, 64, 100, 1024, 1536, 5000)

@@ -15,16 +15,14 @@ from tests.ops.layouts import (
     DTYPES,
     FP32,
     LAYOUTS,
-    around,
     far_apart,
     normal,
     rearranged,
-    surrounded,
     wide,
 )
-from tests.ops.rule import assert_within_rule
 from tritune.kernels import rope as kernel
 from tritune.ops.rope import rope
+from tritune.testing import around, assert_within_rule, surrounded
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
-from tritune.kernels.attention_prefill import attention_varlen_reference
+from tritune.kernels.attention_prefill import attention_varlen_reference, few_rows_block
 from tritune.kernels.attention_softmax import (
     LOG2_E,
     begin_softmax,
@@ -259,7 +259,7 @@ _KV_BYTES = "(4 if kv_dtype == 'float32' else 2 if kv_dtype in ('float16', 'bflo
 SPACE = Space(
     parameters=(
         Parameter("BLOCK_M", (16, 32, 64, 128), ("cuda", "hip")),
-        Parameter("BLOCK_M", (4, 8, 16, 32, 64, 128), ("cpu",)),
+        Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128), ("cpu",)),
         Parameter("BLOCK_N", (16, 32, 64, 128), ("cuda", "hip")),
         Parameter("BLOCK_N", (16, 32, 64, 128, 256), ("cpu",)),
         Parameter("NUM_SPLITS", (1, 2, 4, 8, 16, 32, 64)),
@@ -296,6 +296,8 @@ SPACE = Space(
         "matrix_instr_nonkdim != 32 or arch in ('gfx90a', 'gfx942', 'gfx950')",
         "kpack == 1 or arch in ('gfx90a', 'gfx942')",
         "micro_m <= max(BLOCK_M, BLOCK_N)",
+        # With few rows the CPU's products have no tile of registers to choose.
+        "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
     ),
 )
 
@@ -308,7 +310,7 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
     size = max(problem.head_size, problem.value_size)
     full = problem.dtype == "float32"
     if family == "cpu":
-        return 64, 64, 0
+        return 64, few_rows_block(problem.keys) if problem.rows <= 16 else 64, 0
     if family == "hip" and arch.startswith("gfx1"):
         # RDNA has half the registers, and no matrix instruction for fp32.
         if full:
@@ -327,13 +329,18 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
 def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Config:
     """Blocks as large as the rows of a sequence allow; splits where programs would be too few."""
     block_m, block_n, warps = _default_tile(problem, family, arch)
-    smallest = 8 if family == "cpu" else 16
+    smallest = 1 if family == "cpu" else 16
     block_m = min(block_m, max(triton.next_power_of_2(problem.rows), smallest))
     programs = problem.sequences * problem.kv_heads * triton.cdiv(problem.rows, block_m)
+    splits = default_splits(programs, problem.keys, family)
+    if family == "cpu" and problem.rows <= 16:
+        # The heads of a key lie side by side: with short splits, the pages of memory that one head
+        # has touched are still known when the next comes to them.
+        splits = max(splits, min(64, triton.next_power_of_2(problem.keys) // 512))
     tile: dict[str, Value] = {
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
-        "NUM_SPLITS": default_splits(programs, problem.keys, family),
+        "NUM_SPLITS": splits,
         "SPLIT_HEAD": any(n & (n - 1) for n in (problem.head_size, problem.value_size)),
         "PRE_LOAD_V": False,
         "PEEL": not problem.window and not str(arch).startswith("gfx1"),

@@ -281,7 +281,7 @@ _ROWS = "queries * (group if PACK_HEADS else 1)"
 SPACE = Space(
     (
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), ("cuda", "hip")),
-        Parameter("BLOCK_M", (4, 8, 16, 32, 64, 128, 256), ("cpu",)),
+        Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128, 256), ("cpu",)),
         Parameter("BLOCK_N", (16, 32, 64, 128, 256)),
         Parameter("NUM_SPLITS", (1, 2, 4, 8, 16, 32, 64)),
         Parameter("SPLIT_HEAD", (False, True)),
@@ -338,6 +338,8 @@ SPACE = Space(
         # and a micro-tile the registers.
         "family != 'cpu' or 4 * BLOCK_M * (BLOCK_N + head_size + value_size) <= 1048576",
         "micro_m * micro_n <= 48",
+        # With few rows the CPU's products have no such tile to choose.
+        "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
     ),
 )
 
@@ -361,6 +363,11 @@ def _default_tile(size: int, full: bool, family: str, arch: Any) -> tuple[int, i
     return (64, 32, 8) if 90 <= arch < 120 else (32, 32, 4)
 
 
+def few_rows_block(keys: int) -> int:
+    """Keys of a tile with few rows on a CPU: long ones keep memory busy, where there are keys."""
+    return 256 if keys >= 4096 else 128 if keys >= 1024 else 64
+
+
 def default_config(problem: AttentionProblem, family: str, arch: int | str) -> Config:
     """Sizes that fit everywhere: smaller tiles for wide heads and for few queries."""
     size = max(problem.head_size, problem.value_size)
@@ -370,7 +377,9 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     pack = problem.group > 1 and problem.queries < block_m
     rows = problem.queries * (problem.group if pack else 1)
     if rows < block_m:
-        block_m = max(4 if family == "cpu" else 16, triton.next_power_of_2(rows))
+        block_m = max(1 if family == "cpu" else 16, triton.next_power_of_2(rows))
+        if family == "cpu" and block_m <= 16:
+            block_n = few_rows_block(problem.keys)
         warps = warps if full or size > 128 else 4
     slots = problem.heads // (problem.group if pack else 1)
     programs = problem.batch * slots * triton.cdiv(rows, block_m)

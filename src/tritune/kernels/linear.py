@@ -116,7 +116,7 @@ def linear_kernel(
             x = tl.load(x_ptrs, mask=row_mask & left, other=0.0)
             w = tl.load(w_ptrs, mask=col_mask & left, other=0.0)
         if METHOD == "dot":
-            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+            acc = tl.dot(x, w.to(x.dtype).T, acc, input_precision="ieee")
         elif METHOD == "sum":
             acc += along_k(products(x, w, METHOD))
         else:
@@ -168,9 +168,11 @@ SHARED_CONSTRAINTS = (
     "METHOD == 'dot' or (matrix_instr_nonkdim == 0 and kpack == 1)",
     "METHOD == 'dot' or (micro_m == 0 and micro_n == 0 and unroll == 0)",
     # As matrices: the units' smallest tile, and tiles that are worth the copy of their operands.
-    "METHOD != 'dot' or BLOCK_M >= (4 if family == 'cpu' else 16)",
+    "METHOD != 'dot' or BLOCK_M >= (1 if family == 'cpu' else 16)",
     "METHOD != 'dot' or (BLOCK_N >= 16 and BLOCK_K >= 32)",
-    "METHOD != 'dot' or BLOCK_M * BLOCK_N >= 512",
+    "METHOD != 'dot' or BLOCK_M * BLOCK_N >= (16 if family == 'cpu' else 512)",
+    # With few rows the CPU's products have no tile of registers to choose.
+    "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
     "METHOD != 'dot' or num_warps * 128 <= BLOCK_M * BLOCK_N <= num_warps * 8192",
     "BLOCK_M <= max(rows, 16)",
     # With one row of tiles there is but one order.
@@ -254,12 +256,11 @@ def gpu_options(family: str) -> dict[str, int]:
 
 
 def _default_cpu(problem: LinearProblem) -> Config:
-    if problem.rows <= 4 and problem.inner_contiguous:
-        method, block = "lanes", (problem.rows, 8, 32 if problem.rows <= 2 else 8)
-    else:
-        rows = max(problem.rows, 4)
-        method, block = "dot", (min(rows, 32), 128 if rows <= 16 else 256, 128)
-    return cpu_config(method, block)
+    if problem.rows <= 16 and problem.inner_contiguous:
+        # Fewer columns at a time where there are few, so that all cores have some.
+        return cpu_config("dot", (problem.rows, 32 if problem.n >= 4096 else 16, 256))
+    rows = max(problem.rows, 4)
+    return cpu_config("dot", (min(rows, 32), 128 if rows <= 16 else 256, 128))
 
 
 def cpu_config(method: str, block: tuple[int, int, int]) -> Config:

@@ -152,10 +152,8 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
 
 
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:
-    if problem.rows <= 2:
-        return cpu_config("sum" if problem.bits == 8 else "lanes", (problem.rows, 8, problem.group))
-    if problem.rows <= 4:
-        return cpu_config("lanes", (problem.rows, 8, 64 // problem.bits))
+    if problem.rows <= 16:
+        return cpu_config("dot", (problem.rows, 32, problem.group))
     return cpu_config("dot", (min(problem.rows, 64), 128, problem.group))
 
 

@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import interpret, launch
 from tests.cpu.values import assert_same, dtype_of, normal
+from tritune.testing import interpret, launch
 
 
 @triton.jit

@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import assert_same, normal
+from tritune.testing import launch
 
 N = 16
 

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from hypothesis import given
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import (
     FLOATS,
     INTEGERS,
@@ -24,6 +23,7 @@ from tests.cpu.values import (
     ulps_off,
     wide,
 )
+from tritune.testing import launch
 
 N = 512
 FEW = 64

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import assert_same, difference, dtype_of, edge_pairs, normal
+from tritune.testing import launch
 
 N = 64
 WHOLE = ["int32", "uint32", "int64", "uint64"]

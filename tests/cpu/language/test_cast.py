@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from hypothesis import given
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import (
     ALL,
     FLOATS,
@@ -23,6 +22,7 @@ from tests.cpu.values import (
     take,
     wide,
 )
+from tritune.testing import launch
 
 N = 256
 #: Bits of the significand with the hidden one, least and greatest exponent of a normal number.

@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from triton.compiler.errors import CompilationError
 
-from tests.cpu.oracle import ROOT, launch
+from tests.cpu.programs import ROOT
 from tests.cpu.values import assert_same, normal
 from tritune.errors import DeviceAssertionError
+from tritune.testing import launch
 
 N = 16
 

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import assert_same, dtype_of, from_bits, normal
+from tritune.testing import launch
 
 
 @triton.jit

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import interpret, launch
 from tests.cpu.values import assert_same, normal
+from tritune.testing import interpret, launch
 
 N = 16
 F32, I32, I64 = torch.float32, torch.int32, torch.int64

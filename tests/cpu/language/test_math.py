@@ -10,7 +10,6 @@ import triton.language as tl
 from hypothesis import given
 from triton.language.extra import libdevice
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import (
     assert_rows,
     assert_same,
@@ -24,6 +23,7 @@ from tests.cpu.values import (
     ulps_off,
     wide,
 )
+from tritune.testing import launch
 
 N = 1024
 

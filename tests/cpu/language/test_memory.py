@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cpu.language.guarded import CASES
-from tests.cpu.oracle import ROOT, interpret, launch
+from tests.cpu.programs import ROOT
 from tests.cpu.values import ALL, assert_same, dtype_of, from_bits, normal, patterns, prop, take
+from tritune.testing import interpret, launch
 
 N = 64
 

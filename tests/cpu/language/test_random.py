@@ -7,8 +7,8 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cpu.oracle import interpret, launch
 from tests.cpu.values import assert_rows, assert_same, prop
+from tritune.testing import interpret, launch
 
 N = 64
 

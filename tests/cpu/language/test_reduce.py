@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from hypothesis import given
 
-from tests.cpu.oracle import launch
 from tests.cpu.values import (
     INTEGERS,
     assert_rows,
@@ -21,6 +20,7 @@ from tests.cpu.values import (
     take,
     wide,
 )
+from tritune.testing import launch
 
 N = 64
 

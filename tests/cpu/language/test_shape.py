@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.oracle import interpret, launch
 from tests.cpu.values import ALL, assert_rows, assert_same, dtype_of, from_bits, normal
+from tritune.testing import interpret, launch
 
 
 def counted(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:

@@ -8,6 +8,8 @@
 | `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
 | `nests.py`, `reduce.py`, `effects.py` | the loop nests themselves |
 | `dot.py`, `microkernel.py`, `prefetch.py` | products of tiles |
+| `thin.py`, `stream.py` | products with few rows, whose large operand is read where it lies |
+| `horizontal.py` | sums and other reductions across lanes |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
 | `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |
 | `elementwise.py`, `convert.py`, `vecmath.py` | one element of every operation |

@@ -101,12 +101,7 @@ class Carried:
 
     def _reads(self, value: ir.Value, buffers: dict[int, Buffer]) -> set[int]:
         """The variables whose old value evaluating `value` reads."""
-        ctx = self.ctx
-        touched = {ctx.get(value)}
-        for node in schedule.lazy_nodes(ctx, [value]):
-            assert node.owner is not None
-            touched |= {ctx.get(o) for o in node.owner.operands}
-        memories = {held.memory for held in touched if isinstance(held, Buffer)}
+        memories = schedule.memories_read(self.ctx, value)
         return {place for place, buffer in buffers.items() if buffer.memory in memories}
 
     def close(self, block: ll.Block) -> None:

@@ -29,7 +29,7 @@ class FunctionLowering:
     def __init__(self, ctx: Context, function: ir.Function) -> None:
         self.ctx = ctx
         self.function = function
-        self.transposed = plan_dots(ctx.usage, function, ctx.layout)
+        self.products = plan_dots(ctx.usage, function, ctx.layout)
         self.blocks: dict[ir.Block, ll.Block] = {}
         self.phis: dict[ir.Value, ll.Instruction] = {}
         self._depth: dict[ir.Value, int] = {}
@@ -37,7 +37,7 @@ class FunctionLowering:
             "tt.store": lambda op: nests.emit_store(ctx, op),
             "tt.reduce": lambda op: reduce.emit_reduce(ctx, op),
             "tt.scan": lambda op: reduce.emit_scan(ctx, op),
-            "tt.dot": lambda op: emit_dot(ctx, op, self.transposed[op]),
+            "tt.dot": lambda op: emit_dot(ctx, op, self.products[op]),
             "tt.atomic_rmw": lambda op: effects.emit_atomic(ctx, op),
             "tt.atomic_cas": lambda op: effects.emit_atomic(ctx, op),
             "tt.print": lambda op: effects.emit_print(ctx, op),

@@ -12,6 +12,7 @@ are read as they lie.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from llvmlite import ir as ll
 
@@ -20,6 +21,7 @@ from . import nests, prefetch, schedule
 from .context import Buffer, Context
 from .evaluate import Assumptions
 from .microkernel import HeldScalars, MicroKernel, Scalars, ScalarsInMemory
+from .thin import Thin, as_thin, emit_thin
 from .tiles import Tiles
 from .usage import Usage, walk
 
@@ -27,13 +29,21 @@ from .usage import Usage, walk
 _COPY, _TRANSPOSE, _HOISTED = 1.0, 8.0, 0.05
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """How a product is written: as a thin one, or with the lanes along m or n."""
+
+    transposed: bool
+    thin: Thin | None = None
+    #: The thin product that comes next in the same block.
+    following: Thin | None = None
+
+
 def plan_dots(
     usage: Usage, function: ir.Function, layout: dict[ir.Value, int]
-) -> dict[ir.Op, bool]:
-    """For every product, whether lanes run along m; and the layouts its operands should be put into
-    buffers with.
-    """
-    transposed: dict[ir.Op, bool] = {}
+) -> dict[ir.Op, Product]:
+    """How every product is written, and the layouts its operands should have in buffers."""
+    planned: dict[ir.Op, Product] = {}
     depth: dict[ir.Value, int] = {}
     _record_depths(function.body, 0, depth)
     for op in walk(function.body):
@@ -55,14 +65,36 @@ def plan_dots(
         lanes_m = place(a, rank - 2) + place(b, None)
         m, n = op.result.type.shape[-2:]
         along_m = lanes_m < lanes_n if min(m, n) >= 4 else m > n
-        transposed[op] = along_m
+        lie = (_contiguous_dim(usage, a, layout), _contiguous_dim(usage, b, layout))
+        thin = as_thin(op, lie)
+        planned[op] = Product(along_m, thin)
+        if thin is not None:
+            layout[op.result] = thin.many_dim
+            if thin.inner:
+                layout.setdefault(thin.few, thin.few_k_dim)
+            if op.operands[2].owner is None:
+                layout.setdefault(op.operands[2], thin.many_dim)
+            continue
         lane_dim = rank - 2 if along_m else rank - 1
         layout[op.result] = lane_dim
         chosen = a if along_m else b
         layout.setdefault(chosen, lane_dim)
         if op.operands[2].owner is None:
             layout.setdefault(op.operands[2], lane_dim)
-    return transposed
+    return _with_following(function.body, planned)
+
+
+def _with_following(region: ir.Region, planned: dict[ir.Op, Product]) -> dict[ir.Op, Product]:
+    """The same, with the thin product that follows each one in its block."""
+    for block in region.blocks:
+        following = None
+        for op in reversed(block.ops):
+            for inner in op.regions:
+                _with_following(inner, planned)
+            if op in planned:
+                planned[op] = replace(planned[op], following=following)
+                following = planned[op].thin
+    return planned
 
 
 def _record_depths(region: ir.Region, level: int, depth: dict[ir.Value, int]) -> None:
@@ -105,7 +137,12 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
     return None
 
 
-def emit_dot(ctx: Context, op: ir.Op, transposed: bool) -> None:
+def emit_dot(ctx: Context, op: ir.Op, product: Product) -> None:
+    if product.thin is None or not emit_thin(ctx, product.thin, product.following):
+        _emit_packed(ctx, op, product.transposed)
+
+
+def _emit_packed(ctx: Context, op: ir.Op, transposed: bool) -> None:
     a, b = op.operands[:2]
     lane_dim = a.type.rank - (2 if transposed else 1)
     vector_side, scalar_side = (a, b) if transposed else (b, a)
@@ -116,23 +153,14 @@ def emit_dot(ctx: Context, op: ir.Op, transposed: bool) -> None:
 
     def emit(scalars: Scalars, memories: list[ll.Value]) -> None:
         if not target:
-            target.append(_target(ctx, op, lane_dim, [packed.memory, *memories]))
+            read = [packed.memory, *memories]
+            target.append(nests.product_target(ctx, op, lane_dim, read))
         MicroKernel(ctx, op, packed, scalars, target[0], transposed).run()
 
     if not _emit_unpacked(ctx, op, scalar_side, transposed, emit):
         held = nests.materialise(ctx, scalar_side, op, prefetched=True)
         emit(HeldScalars(ctx, held, transposed), [held.memory])
     ctx.set(op.result, target[0])
-
-
-def _target(ctx: Context, op: ir.Op, lane_dim: int, read: list[ll.Value]) -> Buffer:
-    """The buffer of the loop variable that the product becomes, if nothing needs what is in it."""
-    wanted = ctx.destination.get(op.result)
-    if wanted is not None and wanted.strides[lane_dim] == 1:
-        in_place = schedule.reads_in_place(ctx, op.operands[2], wanted)
-        if in_place and wanted.memory not in read:
-            return wanted
-    return ctx.new_buffer(op.result.type.elem, op.result.type.shape, lane_dim)
 
 
 def _emit_unpacked(

@@ -94,14 +94,14 @@ def _min_max(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 def float_extreme(e: Emitter, which: str, x: ll.Value, y: ll.Value) -> ll.Value:
     """`minnum`/`maxnum` ignore a NaN beside a number; `minimum`/`maximum` return it."""
     b = e.b
+    if which.endswith("num"):
+        # A select that is no plain minimum becomes a branch where there is one lane.
+        return e.intrinsic(which, x.type, [x, y])
     relation = "<" if which.startswith("min") else ">"
     # `x < y ? x : y` is the machine's own min: it gives y when either is NaN, and y's sign for two
     # zeros.
     machine = b.select(b.fcmp_ordered(relation, x, y), x, y)
-    x_is_nan, y_is_nan = b.fcmp_unordered("uno", x, x), b.fcmp_unordered("uno", y, y)
-    if which.endswith("num"):
-        return b.select(y_is_nan, x, machine)
-    return b.select(x_is_nan, x, machine)
+    return b.select(b.fcmp_unordered("uno", x, x), x, machine)
 
 
 @_rule("tt.clampf")

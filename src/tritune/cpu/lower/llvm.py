@@ -14,7 +14,7 @@ In memory an i1 takes a byte; everything else is as in the register.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -113,6 +113,37 @@ class Emitter:
         self.b.cbranch(self.b.icmp_unsigned("<", following, i64(count)), head, end)
         self.b.position_at_end(end)
 
+    def fold(
+        self,
+        span: range,
+        start: list[ll.Value],
+        body: Callable[[ll.Value, list[ll.Value]], list[ll.Value]],
+        name: str = "k",
+    ) -> list[ll.Value]:
+        """`for i in span: values = body(i, values)`, the values in registers; no loop at all for a
+        single trip.
+        """
+        if len(span) <= 1:
+            return body(i64(span.start), start) if span else start
+        before = self.b.block
+        head = self.b.append_basic_block(f"{name}.head")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64, name)
+        index.add_incoming(i64(span.start), before)
+        phis = [self.b.phi(value.type) for value in start]
+        for phi, value in zip(phis, start, strict=True):
+            phi.add_incoming(value, before)
+        values = body(index, list(phis))
+        following = self.b.add(index, i64(span.step), flags=("nuw", "nsw"))
+        index.add_incoming(following, self.b.block)
+        for phi, value in zip(phis, values, strict=True):
+            phi.add_incoming(value, self.b.block)
+        end = self.b.append_basic_block(f"{name}.end")
+        self.b.cbranch(self.b.icmp_unsigned("<", following, i64(span.stop)), head, end)
+        self.b.position_at_end(end)
+        return values
+
     @contextmanager
     def loops(self, *ranges: tuple[int, int, str]) -> Iterator[list[ll.Value]]:
         """Loops inside each other, given as `loop` takes them, the outermost first."""
@@ -146,6 +177,50 @@ class Emitter:
         for lane, scalar in enumerate(scalars):
             vector = self.b.insert_element(vector, scalar, ll.Constant(I32, lane))
         return vector
+
+    def part(self, vector: ll.Value, first: int, count: int) -> ll.Value:
+        """Some neighbouring lanes (a scalar for one of them)."""
+        if lanes_of(vector.type) == count:
+            return vector
+        if count == 1:
+            return self.extract(vector, first)
+        chosen = ll.Constant(ll.VectorType(I32, count), list(range(first, first + count)))
+        return self.b.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), chosen)
+
+    def joined(self, x: ll.Value, y: ll.Value) -> ll.Value:
+        """The lanes of x, then those of y."""
+        lanes = 2 * lanes_of(x.type)
+        if lanes == 2:
+            return self.join_lanes([x, y])
+        order = ll.Constant(ll.VectorType(I32, lanes), list(range(lanes)))
+        return self.b.shuffle_vector(x, y, order)
+
+    def dealt(self, vectors: list[ll.Value]) -> list[ll.Value]:
+        """The lanes of all vectors dealt out in turn to as many vectors; a power of two."""
+        count, lanes = len(vectors), lanes_of(vectors[0].type)
+        if count == 1:
+            return vectors
+        kind = ll.VectorType(I32, lanes)
+        halves: list[list[ll.Value]] = []
+        for first in (0, 1):
+            chosen = ll.Constant(kind, list(range(first, 2 * lanes, 2)))
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            halves.append([self.b.shuffle_vector(x, y, chosen) for x, y in pairs])
+        even, odd = (self.dealt(half) for half in halves)
+        return [x for pair in zip(even, odd, strict=True) for x in pair]
+
+    def in_turn(self, vectors: list[ll.Value]) -> list[ll.Value]:
+        """The opposite of `dealt`: a lane of each vector in turn."""
+        count, lanes = len(vectors), lanes_of(vectors[0].type)
+        if count == 1:
+            return vectors
+        order = [lane + source for lane in range(lanes) for source in (0, lanes)]
+        kind = ll.VectorType(I32, lanes)
+        chosen = [ll.Constant(kind, half) for half in (order[:lanes], order[lanes:])]
+        found = []
+        for x, y in zip(self.in_turn(vectors[::2]), self.in_turn(vectors[1::2]), strict=True):
+            found += [self.b.shuffle_vector(x, y, half) for half in chosen]
+        return found
 
     def intrinsic(
         self,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from llvmlite import ir as ll
 
 from .. import ir
-from . import memory, prefetch
+from . import memory, nests, prefetch
 from .context import Buffer, Context, Index, Point
 from .convert import narrow, widen
 from .evaluate import Nest
@@ -219,38 +219,21 @@ class MicroKernel:
         """The block's sums over k from `first` to `end`."""
         b, unroll = self.ctx.b, self.tile.unroll
         zero = constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
-        totals = [zero] * (len(scalars) * self.tile.vectors)
         while (end - first) % unroll:
             unroll -= 1
-        if end - first == unroll:
-            for k in range(first, end):
-                totals = self._step(batch, i64(k), column, scalars, totals)
+
+        def steps(k: ll.Value, totals: list[ll.Value]) -> list[ll.Value]:
+            for step in range(unroll):
+                at_k = b.add(k, i64(step)) if step else k
+                totals = self._step(batch, at_k, column, scalars, totals)
             return totals
-        before = b.block
-        head = b.append_basic_block("k.head")
-        b.branch(head)
-        b.position_at_end(head)
-        index = b.phi(i64(0).type, "k")
-        index.add_incoming(i64(first), before)
-        phis = [b.phi(self.kind) for _ in totals]
-        for phi, value in zip(phis, totals, strict=True):
-            phi.add_incoming(value, before)
-        totals = list(phis)
-        for step in range(unroll):
-            at_k = b.add(index, i64(step)) if step else index
-            totals = self._step(batch, at_k, column, scalars, totals)
-        following = b.add(index, i64(unroll), flags=("nuw", "nsw"))
-        index.add_incoming(following, b.block)
-        for phi, value in zip(phis, totals, strict=True):
-            phi.add_incoming(value, b.block)
-        done = b.append_basic_block("k.end")
-        b.cbranch(b.icmp_unsigned("<", following, i64(end)), head, done)
-        b.position_at_end(done)
-        return totals
+
+        start = [zero] * (len(scalars) * self.tile.vectors)
+        return self.ctx.e.fold(range(first, end, unroll), start, steps)
 
     def _plus_c(self, total: ll.Value, point: Point) -> ll.Value:
         ctx, c = self.ctx, self.op.operands[2]
-        if not _is_zero(c):
+        if not nests.is_zero(c):
             before = to_vector(ctx.e, Nest(ctx, self.tile.lanes).at(c, point), self.tile.lanes)
             if self.acc_elem[0] == "i":
                 total = ctx.b.add(before, total)
@@ -300,10 +283,3 @@ class MicroKernel:
         if self.elem[0] == "i":
             return self.ctx.b.sitofp(x, wide)
         return self.ctx.b.fpext(x, wide) if self.acc_elem == "f64" else self.ctx.b.fptrunc(x, wide)
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = value.owner
-    if op is not None and op.name == "tt.splat":
-        op = op.operands[0].owner
-    return op is not None and op.name == "arith.constant" and op.attrs["value"] == 0

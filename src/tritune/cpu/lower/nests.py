@@ -212,3 +212,22 @@ def each_element(
 
 def element_zero(value: ir.Value) -> Point:
     return tuple(Index(i64(0)) for _ in value.type.shape)
+
+
+def product_target(ctx: Context, op: ir.Op, lane_dim: int, read: list[ll.Value]) -> Buffer:
+    """Where a product goes: the buffer of the loop variable that it becomes, if nothing needs what
+    is in it, and it is none of those that are `read`.
+    """
+    wanted = ctx.destination.get(op.result)
+    if wanted is not None and wanted.strides[lane_dim] == 1:
+        in_place = schedule.reads_in_place(ctx, op.operands[2], wanted)
+        if in_place and wanted.memory not in read:
+            return wanted
+    return ctx.new_buffer(op.result.type.elem, op.result.type.shape, lane_dim)
+
+
+def is_zero(value: ir.Value) -> bool:
+    op = value.owner
+    if op is not None and op.name == "tt.splat":
+        op = op.operands[0].owner
+    return op is not None and op.name == "arith.constant" and op.attrs["value"] == 0

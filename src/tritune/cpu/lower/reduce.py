@@ -17,8 +17,9 @@ from .. import ir
 from . import memory, nests, schedule
 from .context import Buffer, Context, Index, Point
 from .evaluate import Assumptions, Nest, constant_value
+from .horizontal import reduce_lanes
 from .lanes import Lane, to_vector, vector
-from .llvm import I32, constant, i64, scalar_type, vector_of
+from .llvm import I32, constant, i64, lanes_of, scalar_type, vector_of
 from .schedule import Plan, versioned
 
 #: Independent accumulators that hide the latency of the combine function. Costly elements hide it
@@ -191,46 +192,82 @@ def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
 
 
 def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
-    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined in a tree when the row
-    ends.
+    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined when the row ends."""
+    start = _identity(op)
+    if start is None:
+        _in_order(nest, op, plan, outputs)
+    else:
+        _in_lanes(nest, op, plan, outputs[0], start)
+
+
+def _in_lanes(nest: Nest, op: ir.Op, plan: Plan, output: Buffer, start: float | int) -> None:
+    """A combine function known to be commutative: every lane reduces its own elements of a row, and
+    the lanes of several rows are combined together.
     """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[axis] // lanes))
     outer = [d for d in range(len(plan.shape)) if d != axis]
-    start = _identity(op)
-    at: dict[int, ll.Value] = {}
+    rows = min(lanes, plan.shape[outer[-1]]) if outer else 1
+    kind = vector_of(scalar_type(op.operands[0].type.elem), lanes)
+    partials = ctx.e.slot(kind, rows, align=64)
 
-    def point_of(along: ll.Value, chunk: int) -> Point:
-        return plan.point({**at, axis: ctx.b.add(along, i64(chunk * lanes)) if chunk else along})
-
-    def in_lanes(neutral: float | int) -> list[Lane]:
-        """A combine function known to be commutative: every lane reduces its own elements."""
-        sums = [_Accumulators(nest, op, lanes, neutral) for _ in range(group)]
+    def reduce_row(at: dict[int, ll.Value]) -> Lane:
+        sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
         with ctx.e.loop(plan.shape[axis], group * lanes, "reduce") as index:
             for chunk, partial in enumerate(sums):
-                partial.add(_read(nest, op, plan, point_of(index, chunk)))
+                along = ctx.b.add(index, i64(chunk * lanes)) if chunk else index
+                partial.add(_read(nest, op, plan, plan.point({**at, axis: along})))
         total = sums[0].get()
         for partial in sums[1:]:
             total = combine(nest, op, total, partial.get())
-        return _across_lanes(nest, op, total, lanes)
+        return total[0]
 
-    def in_order() -> list[Lane]:
-        """Any other: neighbours are combined with neighbours, so that the order of the elements is
-        kept.
-        """
+    def join(x: ll.Value, y: ll.Value) -> ll.Value:
+        count = lanes_of(x.type)
+        pair = [[Lane(v) if count == 1 else vector(v)] for v in (x, y)]
+        (joined,) = combine(Nest(ctx, count, nest.assumptions), op, *pair)
+        return joined.x
+
+    ranges = [(plan.shape[d], 1, f"d{d}") for d in outer[:-1]]
+    if outer:
+        ranges.append((plan.shape[outer[-1]], rows, "rows"))
+    with ctx.e.loops(*ranges) as indices:
+        at = dict(zip(outer, indices, strict=True))
+        with ctx.e.loop(rows, 1, "row") as row:
+            here = {**at, outer[-1]: ctx.b.add(at[outer[-1]], row)} if outer else at
+            total = to_vector(ctx.e, reduce_row(here), lanes)
+            ctx.b.store(total, ctx.b.gep(partials, [row], inbounds=True, source_etype=kind))
+        totals = [
+            ctx.b.load(ctx.b.gep(partials, [i64(r)], inbounds=True, source_etype=kind), typ=kind)
+            for r in range(rows)
+        ]
+        reduced = reduce_lanes(ctx.e, totals, join)
+        last = [Index(at[d], rows > 1 and d == outer[-1]) for d in outer]
+        place = tuple(last) or (Index(i64(0)),)
+        held = vector(reduced) if rows > 1 else Lane(reduced)
+        memory.store_buffer(ctx, output, place, held, rows)
+
+
+def _in_order(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+    """Any other combine function: neighbours are combined with neighbours, so that the order of the
+    elements is kept.
+    """
+    ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
+    outer = [d for d in range(len(plan.shape)) if d != axis]
+    with ctx.e.loops(*[(plan.shape[d], 1, f"d{d}") for d in outer]) as indices:
+        at = dict(zip(outer, indices, strict=True))
+
+        def read(along: ll.Value) -> list[Lane]:
+            values = _read(nest, op, plan, plan.point({**at, axis: along}))
+            return _across_lanes(nest, op, values, lanes)
+
         running = _Accumulators(nest, op, 1, None)
-        running.put(_across_lanes(nest, op, _read(nest, op, plan, point_of(i64(0), 0)), lanes))
+        running.put(read(i64(0)))
         if plan.shape[axis] > lanes:
             with ctx.e.loop(plan.shape[axis] - lanes, lanes, "reduce") as index:
-                values = _read(nest, op, plan, point_of(ctx.b.add(index, i64(lanes)), 0))
-                running.add(_across_lanes(nest, op, values, lanes))
-        return running.get()
-
-    with ctx.e.loops(*[(plan.shape[d], 1, f"d{d}") for d in outer]) as indices:
-        at.update(zip(outer, indices, strict=True))
-        total = in_order() if start is None else in_lanes(start)
-        place = tuple(Index(p.at) for p in _without(point_of(i64(0), 0), axis))
-        for buffer, value in zip(outputs, total, strict=True):
+                running.add(read(ctx.b.add(index, i64(lanes))))
+        place = tuple(Index(at[d]) for d in outer) or (Index(i64(0)),)
+        for buffer, value in zip(outputs, running.get(), strict=True):
             memory.store_buffer(ctx, buffer, place, value, 1)
 
 

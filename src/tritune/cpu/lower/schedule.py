@@ -163,6 +163,16 @@ def reads_in_place(ctx: Context, value: ir.Value, buffer: Buffer) -> bool:
     return True
 
 
+def memories_read(ctx: Context, value: ir.Value) -> list[ll.Value]:
+    """The memory of the buffers that evaluating `value` reads."""
+    touched = {value: None}
+    for node in lazy_nodes(ctx, [value]):
+        assert node.owner is not None
+        touched.update(dict.fromkeys(node.owner.operands))
+    held = (ctx.get(v) for v in touched)
+    return [h.memory for h in held if isinstance(h, Buffer)]
+
+
 @dataclass
 class Access:
     """How something the nest reads or writes moves along the nest's dimensions."""

@@ -1,0 +1,263 @@
+"""The large operand of a thin product as it streams by: vectors of f32, made in registers.
+
+Two things keep it at the speed of memory.
+
+- Narrow numbers are not moved to wider lanes one by one. Two bf16 or four bytes in a 32-bit lane
+  become as many vectors by shifts and masks. The elements are then *dealt out*: every second (or
+  fourth) one to the same vector, and the user of the stream keeps what it multiplies them with in
+  the same order.
+- A block of a product reads several rows side by side. The hardware sees that as many short
+  streams, and fetches ahead in none of them. So the lines of the rows that come next are asked for
+  one after the other, a few with every block; past the end of the tile, those of the next
+  iteration's tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llvmlite import ir as ll
+
+from .. import ir
+from . import elementwise, prefetch
+from .context import Context, Index, Point
+from .evaluate import SHAPE_OPS, Assumptions, Nest, move_point
+from .lanes import to_vector, vector
+from .llvm import FLOAT, I32, Emitter, constant, i64, memory_bytes, vector_of
+from .usage import is_eager
+
+#: What memory is brought into the caches in.
+_LINE_BYTES = 64
+#: How far ahead of the reading it is asked for.
+_BYTES_AHEAD = 4096
+
+
+#: Conversions that deal out elements of a type, and how many together. Signed bytes are not among
+#: them: extending their sign in place takes more than moving them.
+_DEALT = {("tt.fp_to_fp", "bf16"): 2, ("arith.extf", "bf16"): 2, ("arith.uitofp", "i8"): 4}
+
+
+def _dealt_by(op: ir.Op) -> int:
+    return _DEALT.get((op.name, op.operands[0].type.elem), 0) if op.operands else 0
+
+
+class Stream:
+    def __init__(
+        self,
+        ctx: Context,
+        tile: ir.Value,
+        row_dim: int,
+        lanes: int,
+        dealing: Dealing | None,
+        assumptions: Assumptions,
+    ) -> None:
+        self.ctx, self.tile, self.row_dim, self.lanes = ctx, tile, row_dim, lanes
+        self.dealing = dealing
+        self.nest = Nest(ctx, lanes, assumptions)
+        self.wide = Nest(ctx, lanes * dealing.count, assumptions) if dealing else self.nest
+        self.sources: list[_Source] = []
+
+    def fresh(self) -> None:
+        self.nest.fresh()
+        self.wide.fresh()
+
+    def vectors(self, row: ll.Value, first: ll.Value, count: int) -> list[ll.Value]:
+        """Neighbouring vectors of a row, or where elements are dealt out, as many that share their
+        elements.
+        """
+        ctx, width = self.ctx, self.wide.lanes
+        found: list[ll.Value] = []
+        for start in range(0, count * self.lanes, width):
+            at = ctx.b.add(first, i64(start), flags=("nuw", "nsw")) if start else first
+            point = self._point(row, at)
+            if self.dealing is None:
+                found.append(to_vector(ctx.e, self.nest.at(self.tile, point), width))
+            else:
+                found += self.dealing.vectors(self.wide, self.nest, point)
+        return found
+
+    def _point(self, row: ll.Value, along: ll.Value) -> Point:
+        lane = Index(along, self.nest.lanes > 1)
+        return (Index(row), lane) if self.row_dim == 0 else (lane, Index(row))
+
+    def keep_ahead(self, rows: int) -> None:
+        """From now on, be so many rows (or a multiple of them) ahead of the reading."""
+        shape = self.tile.type.shape
+        for pointer, moves in self._pointers():
+            steps = self.ctx.usage.steps(pointer)
+            dims = [self.row_dim, 1 - self.row_dim]
+            for move in moves:
+                dims = [move.attrs["order"][d] for d in dims]
+            apart, together = (steps[d] for d in dims)
+            if together == 1 and apart != 0:
+                assert pointer.type.pointee is not None
+                size = memory_bytes(pointer.type.pointee.elem)
+                blocks = max(1, _BYTES_AHEAD // (rows * shape[1 - self.row_dim] * size))
+                ahead = min(rows * blocks, shape[self.row_dim])
+                self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
+
+    def _pointers(self) -> Iterator[tuple[ir.Value, tuple[ir.Op, ...]]]:
+        """What the tile is loaded from, element by element, with the transpositions in between."""
+        seen = set()
+        stack: list[tuple[ir.Value, tuple[ir.Op, ...]]] = [(self.tile, ())]
+        while stack:
+            value, moves = stack.pop()
+            op = value.owner
+            if op is None or value in seen or value.type.rank != 2 or self.ctx.get(value):
+                continue
+            seen.add(value)
+            if op.name == "tt.load":
+                yield op.operands[0], moves
+            elif op.name == "tt.trans":
+                stack.append((op.operands[0], (*moves, op)))
+            elif op.name not in SHAPE_OPS:
+                stack.extend((operand, moves) for operand in op.operands)
+
+    def ask_first(self) -> None:
+        """Ask for the first rows of a stream that comes next, as far as nobody has done so."""
+        loop = self.ctx.loop
+        for source in self.sources:
+            known = (
+                loop is not None and prefetch.advance(self.ctx, loop, source.pointer) is not None
+            )
+            if known or not _at_hand(self.ctx, source.pointer):
+                continue
+            in_row = max(1, self.tile.type.shape[1 - self.row_dim] // source.line)
+            with self.ctx.e.loop(source.rows_ahead, 1, "row") as row:
+                self.fresh()
+                for line in range(in_row):
+                    point = self._point(row, i64(line * source.line))
+                    for move in source.moves:
+                        point = move_point(move, point)
+                    prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, i64(0))
+
+    def ask_ahead(self, row: ll.Value, rows: int, part: ll.Value, parts: int) -> None:
+        """While `rows` rows from `row` on are read in `parts` parts: ask for a part of what comes
+        later.
+        """
+        b = self.ctx.b
+        for source in self.sources:
+            in_row = max(1, self.tile.type.shape[1 - self.row_dim] // source.line)
+            share = max(1, rows * in_row // parts)
+            for number in range(share):
+                line = b.add(b.mul(part, i64(share)), i64(number))
+                down = b.add(row, b.udiv(line, i64(in_row)))
+                along = b.mul(b.urem(line, i64(in_row)), i64(source.line))
+                self._prefetch(source, down, along)
+
+    def _advance(self, source: _Source) -> int | ll.Value | None:
+        """How far away the next iteration's tile is, if that is known."""
+        loop = self.ctx.loop
+        return None if loop is None else prefetch.advance(self.ctx, loop, source.pointer)
+
+    def _prefetch(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
+        b, rows = self.ctx.b, self.tile.type.shape[self.row_dim]
+        distance = self._advance(source)
+        further = i64(distance or 0) if distance is None or isinstance(distance, int) else distance
+        if source.rows_ahead < rows:
+            later = b.add(row, i64(source.rows_ahead))
+            inside = b.icmp_unsigned("<", later, i64(rows))
+            beyond = i64(rows - 1) if distance is None else b.sub(later, i64(rows))
+            row = b.select(inside, later, beyond)
+            further = b.select(inside, i64(0), further)
+        point = self._point(row, along)
+        for move in source.moves:
+            point = move_point(move, point)
+        address = self.nest.at(source.pointer, point)
+        prefetch.emit(self.ctx, address.x, further)
+
+
+def _at_hand(ctx: Context, value: ir.Value) -> bool:
+    """Whether a tensor can be evaluated before its operation is reached."""
+    if ctx.get(value) is not None:
+        return True
+    op = value.owner
+    if op is None or value.type.rank == 0 or is_eager(op):
+        return False
+    return all(_at_hand(ctx, operand) for operand in op.operands)
+
+
+@dataclass(frozen=True, eq=False)
+class Dealing:
+    """A tile of f32 that is made of narrow numbers: converted, and then something done to each."""
+
+    conversion: ir.Op
+    #: What is done after it, with the operand that comes from it.
+    after: tuple[tuple[ir.Op, int], ...]
+
+    @property
+    def count(self) -> int:
+        return _dealt_by(self.conversion)
+
+    @staticmethod
+    def of(ctx: Context, tile: ir.Value, lane_dim: int) -> Dealing | None:
+        """How the elements of a tile can be dealt out, if they can."""
+        after: list[tuple[ir.Op, int]] = []
+        value, dim = tile, lane_dim
+        while ctx.get(value) is None and value.owner is not None:
+            op = value.owner
+            if _dealt_by(op):
+                return Dealing(op, tuple(reversed(after)))
+            if op.name == "tt.trans":
+                dim = op.attrs["order"][dim]
+                after.append((op, 0))
+            elif op.name in SHAPE_OPS or not elementwise.supported(op.name):
+                return None
+            else:
+                varying = [i for i, o in enumerate(op.operands) if not _uniform(ctx, o, dim)]
+                if len(varying) != 1 or op.results[0].type.elem != "f32":
+                    return None
+                after.append((op, varying[0]))
+            value = op.operands[after[-1][1]]
+        return None
+
+    def vectors(self, wide: Nest, nest: Nest, point: Point) -> list[ll.Value]:
+        """The `count` vectors whose elements begin at the point."""
+        points = [point]
+        for op, _ in reversed(self.after):
+            points.append(move_point(op, points[-1]) if op.name == "tt.trans" else points[-1])
+        narrow = to_vector(nest.ctx.e, wide.at(self.conversion.operands[0], points[-1]), wide.lanes)
+        dealt = [vector(part) for part in self._widened(nest.ctx.e, narrow, nest.lanes)]
+        for (op, place), at in zip(self.after, reversed(points[:-1]), strict=True):
+            if op.name == "tt.trans":
+                continue
+            others = [None if i == place else nest.at(o, at) for i, o in enumerate(op.operands)]
+            dealt = [nest.apply(op, [o or part for o in others]) for part in dealt]
+        return [to_vector(nest.ctx.e, part, nest.lanes) for part in dealt]
+
+    def _widened(self, e: Emitter, narrow: ll.Value, lanes: int) -> list[ll.Value]:
+        b, kind, real = e.b, vector_of(I32, lanes), vector_of(FLOAT, lanes)
+        words = b.bitcast(narrow, kind)
+        if self.count == 2:
+            halves = b.shl(words, constant(kind, 16)), b.and_(words, constant(kind, 0xFFFF0000))
+            return [b.bitcast(half, real) for half in halves]
+        bytes_of = [b.lshr(words, constant(kind, shift)) for shift in (0, 8, 16, 24)]
+        # Converted as signed numbers, which machines find easier.
+        return [b.sitofp(b.and_(byte, constant(kind, 0xFF)), real) for byte in bytes_of]
+
+
+def _uniform(ctx: Context, value: ir.Value, dim: int) -> bool:
+    """Whether a tensor is plainly the same along a dimension."""
+    op = value.owner
+    if value.type.rank == 0 or value.type.shape[dim] == 1:
+        return True
+    if op is None or ctx.get(value) is not None:
+        return False
+    if op.name in ("tt.splat", "arith.constant"):
+        return not isinstance(op.attrs.get("value"), list)
+    if op.name == "tt.broadcast":
+        return op.operands[0].type.shape[dim] == 1
+    return elementwise.supported(op.name) and all(_uniform(ctx, o, dim) for o in op.operands)
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Where a stream comes from."""
+
+    pointer: ir.Value
+    #: The transpositions between the stream and what is loaded.
+    moves: tuple[ir.Op, ...]
+    rows_ahead: int
+    #: Elements in a line of the cache.
+    line: int

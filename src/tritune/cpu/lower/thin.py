@@ -1,0 +1,378 @@
+"""Products with few rows: the large operand is read once, where it lies, and nothing is packed.
+
+The *few* rows of one operand lie in a buffer. The *many* rows of the other stream by: each of its
+vectors is loaded (and converted, dequantised, masked: whatever the kernel says) in registers and
+used for all of the few rows at once. Which way the lanes run follows from how the many lie:
+
+- *Inner*: contiguous along k, as the keys of attention or the weight of a linear layer. A block of
+  few x many sums, each a vector along k; the lanes of a whole block are added up together.
+- *Outer*: contiguous along the many, as the values of attention. A block of the result is in
+  registers while some steps of k run, few enough that the lines they read stay in the cache for all
+  blocks of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir as ll
+
+from .. import ir
+from . import memory, nests, schedule
+from .context import Buffer, Context, Index, Point
+from .evaluate import Assumptions, Nest
+from .horizontal import sum_lanes
+from .lanes import Lane, to_vector, vector
+from .llvm import FLOAT, constant, i64, vector_of
+from .stream import Dealing, Stream
+
+#: The most rows that are few.
+MOST_ROWS = 16
+#: Steps of k between two looks at the result.
+_OUTER_STEPS = 8
+#: Vectors along k in one trip of the loop over k.
+_INNER_UNROLL = 4
+#: Products that a lane adds up one after the other; longer sums are sums of such sums.
+_LONGEST_SUM = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Thin:
+    """A product whose operands play these roles."""
+
+    op: ir.Op
+    #: Whether the few are the rows of the result, as they lie in operand 0; else its columns.
+    few_first: bool
+    #: Whether the lanes run along k.
+    inner: bool
+
+    @property
+    def few(self) -> ir.Value:
+        return self.op.operands[0 if self.few_first else 1]
+
+    @property
+    def many(self) -> ir.Value:
+        return self.op.operands[1 if self.few_first else 0]
+
+    @property
+    def few_count(self) -> int:
+        return self.op.result.type.shape[0 if self.few_first else 1]
+
+    @property
+    def many_count(self) -> int:
+        return self.op.result.type.shape[1 if self.few_first else 0]
+
+    @property
+    def depth(self) -> int:
+        return self.op.operands[0].type.shape[1]
+
+    @property
+    def many_dim(self) -> int:
+        """The dimension of the result along which the many run."""
+        return 1 if self.few_first else 0
+
+    @property
+    def few_k_dim(self) -> int:
+        return 1 if self.few_first else 0
+
+    @property
+    def many_lane_dim(self) -> int:
+        """The dimension of the large operand that must be contiguous."""
+        return (0 if self.few_first else 1) if self.inner else (1 if self.few_first else 0)
+
+    def few_point(self, few: Index, k: Index) -> Point:
+        return (few, k) if self.few_first else (k, few)
+
+    def many_point(self, many: Index, k: Index) -> Point:
+        return (k, many) if self.few_first else (many, k)
+
+    def result_point(self, few: Index, many: Index) -> Point:
+        return (few, many) if self.few_first else (many, few)
+
+
+def as_thin(op: ir.Op, contiguous: tuple[int | None, int | None]) -> Thin | None:
+    """The roles of a product's operands, given along which dimension each is contiguous in memory;
+    None if it is not worth it.
+    """
+    a, b = op.operands[:2]
+    if op.result.type.rank != 2 or any(v.type.elem != "f32" for v in (a, b, op.result)):
+        return None
+    m, n = op.result.type.shape
+    few_first = m <= n
+    if min(m, n) > MOST_ROWS or max(m, n) < MOST_ROWS:
+        return None
+    along = contiguous[1 if few_first else 0]
+    if along is None:
+        return None
+    return Thin(op, few_first, inner=along == (0 if few_first else 1))
+
+
+def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
+    """Write the product, unless its large operand has to be in a buffer for others; and ask for
+    what the following one begins with.
+    """
+    op, c = thin.op, thin.op.operands[2]
+    held = ctx.get(thin.many)
+    if held is None:
+        if schedule.needed_after(ctx, thin.many, op, set()):
+            return False
+    elif not isinstance(held, Buffer) or held.strides[thin.many_lane_dim] != 1:
+        return False
+    few = nests.materialise(ctx, thin.few, op, fastest=thin.few_k_dim if thin.inner else None)
+    values = [thin.many] if held is None else []
+    nests.prepare(ctx, op, [*values, c])
+    read = [few.memory, *schedule.memories_read(ctx, thin.many)]
+    target = nests.product_target(ctx, op, thin.many_dim, read)
+    kernel = Inner(ctx, thin, few, target) if thin.inner else Outer(ctx, thin, few, target)
+    kernel.begin()
+
+    def emit(assumptions: Assumptions, careful: bool) -> None:
+        kernel.run(assumptions)
+
+    schedule.versioned(ctx, schedule.lazy_nodes(ctx, values), [], emit)
+    kernel.end()
+    if following is not None:
+        later = Inner if following.inner else Outer
+        lanes = min(ctx.lanes(), following.many.type.shape[following.many_lane_dim])
+        stream = Stream(
+            ctx, following.many, 1 - following.many_lane_dim, lanes, None, Assumptions()
+        )
+        stream.keep_ahead(later.ROWS_AT_ONCE)
+        stream.ask_first()
+    ctx.set(op.result, target)
+    return True
+
+
+class _Block:
+    """What both ways share: a block of the result, and where its operands are."""
+
+    #: Vectors of a streamed row that are asked for at once.
+    unit: int
+    #: How the stream deals out its elements; None if they come in order.
+    dealing: Dealing | None
+
+    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
+        self.ctx, self.thin, self.few, self.target = ctx, thin, few, target
+        many_registers = ctx.kernel.cpu.vector_bits >= 512 or "aarch64" in ctx.kernel.cpu.triple
+        #: Accumulators that fit the registers beside what is loaded, a power of two.
+        self.budget = 16 if many_registers else 8
+
+    def dealing_of_stream(self) -> Dealing | None:
+        """How the stream deals out its elements, if whole units of them can be."""
+        dealing = Dealing.of(self.ctx, self.thin.many, self.thin.many_lane_dim)
+        return dealing if dealing is not None and self.unit % dealing.count == 0 else None
+
+    def begin(self) -> None:
+        """Write what comes before the product."""
+
+    def end(self) -> None:
+        """Write what comes after it."""
+
+    def run(self, assumptions: Assumptions) -> None:
+        raise NotImplementedError
+
+    def moved(self, index: ll.Value, by: int) -> ll.Value:
+        return self.ctx.b.add(index, i64(by), flags=("nuw", "nsw")) if by else index
+
+    def several(self, first: ll.Value, count: int) -> list[ll.Value]:
+        return [self.moved(first, number) for number in range(count)]
+
+    def add_products(
+        self, weights: list[ll.Value], streamed: list[ll.Value], sums: list[ll.Value]
+    ) -> list[ll.Value]:
+        """Every weight times everything streamed, added to the sums in that order."""
+        pairs = [(x, y) for x in weights for y in streamed]
+        return [
+            self.ctx.e.intrinsic("fma", total.type, [x, y, total])
+            for (x, y), total in zip(pairs, sums, strict=True)
+        ]
+
+    def c_at(self, point: Point, lanes: int) -> ll.Value:
+        return to_vector(
+            self.ctx.e, Nest(self.ctx, lanes).at(self.thin.op.operands[2], point), lanes
+        )
+
+
+class Inner(_Block):
+    """Lanes along k."""
+
+    ROWS_AT_ONCE = 1
+
+    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
+        super().__init__(ctx, thin, few, target)
+        self.lanes = min(ctx.lanes(), thin.depth)
+        self.rows = min(thin.few_count, self.budget)
+        self.columns = min(thin.many_count, self.budget // self.rows)
+        self.unit = min(_INNER_UNROLL, thin.depth // self.lanes)
+        self.dealing = self.dealing_of_stream()
+        if self.dealing is not None:
+            # What is dealt out stays in a register until the last of its elements is.
+            self.columns = max(1, min(self.columns, self.budget // self.dealing.count * 2))
+
+    def begin(self) -> None:
+        if self.dealing is None:
+            return
+        # The stream will deal out its elements in turn: so must the few.
+        ctx, thin, lanes = self.ctx, self.thin, self.lanes
+        count = self.dealing.count
+        dealt = ctx.new_buffer("f32", self.few.shape, thin.few_k_dim)
+        loops = (thin.few_count, 1, "few"), (thin.depth, count * lanes, "k")
+        with ctx.e.loops(*loops) as (row, k):
+            places = [
+                thin.few_point(Index(row), Index(self.moved(k, n * lanes), True))
+                for n in range(count)
+            ]
+            vectors = [memory.load_buffer(ctx, self.few, place, lanes).x for place in places]
+            for place, part in zip(places, ctx.e.dealt(vectors), strict=True):
+                memory.store_buffer(ctx, dealt, place, vector(part), lanes)
+        self.few = dealt
+
+    def run(self, assumptions: Assumptions) -> None:
+        thin = self.thin
+        stream = Stream(
+            self.ctx, thin.many, 1 - thin.many_lane_dim, self.lanes, self.dealing, assumptions
+        )
+        stream.keep_ahead(self.columns)
+        loops = (thin.many_count, self.columns, "many"), (thin.few_count, self.rows, "few")
+        with self.ctx.e.loops(*loops) as (many, row):
+            self._block(stream, many, row)
+
+    def _block(self, stream: Stream, many: ll.Value, row: ll.Value) -> None:
+        ctx, thin, lanes, unit = self.ctx, self.thin, self.lanes, self.unit
+        b = ctx.b
+        at_few, at_many = self.several(row, self.rows), self.several(many, self.columns)
+        trips = thin.depth // (unit * lanes)
+        passes = thin.few_count // self.rows
+        before = b.mul(b.udiv(row, i64(self.rows)), i64(trips))
+
+        start = [constant(vector_of(FLOAT, lanes), 0.0)] * (self.rows * self.columns)
+
+        def trip(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
+            stream.fresh()
+            part = b.add(before, b.udiv(k, i64(unit * lanes)))
+            stream.ask_ahead(many, self.columns, part, trips * passes)
+            along = [Index(self.moved(k, n * lanes), lanes > 1) for n in range(unit)]
+            if self.rows == 1:
+                # A row of the stream at a time: more would not fit the registers.
+                weights = [self._weight(at_few[0], at) for at in along]
+                for place, n in enumerate(at_many):
+                    for pair in zip(weights, stream.vectors(n, k, unit), strict=True):
+                        sums[place] = ctx.e.intrinsic("fma", start[0].type, [*pair, sums[place]])
+                return sums
+            streamed = [stream.vectors(n, k, unit) for n in at_many]
+            for number, at in enumerate(along):
+                weights = [self._weight(f, at) for f in at_few]
+                sums = self.add_products(weights, [row[number] for row in streamed], sums)
+            return sums
+
+        totals: list[ll.Value] = []
+        for first in range(0, thin.depth, _LONGEST_SUM * lanes):
+            end = min(first + _LONGEST_SUM * lanes, thin.depth)
+            sums = ctx.e.fold(range(first, end, unit * lanes), start, trip)
+            pairs = zip(totals, sums, strict=True) if totals else ()
+            totals = [b.fadd(x, y) for x, y in pairs] or sums
+        self._store(totals, row, many)
+
+    def _weight(self, row: ll.Value, k: Index) -> ll.Value:
+        point = self.thin.few_point(Index(row), k)
+        return memory.load_buffer(self.ctx, self.few, point, self.lanes).x
+
+    def _store(self, totals: list[ll.Value], row: ll.Value, many: ll.Value) -> None:
+        """Add up the lanes of a block's sums, add C, and store: a row's columns at a time."""
+        ctx, columns = self.ctx, self.columns
+        wide = columns > 1
+        sums = sum_lanes(ctx.e, totals)
+        for r in range(self.rows):
+            point = self.thin.result_point(Index(self.moved(row, r)), Index(many, wide))
+            part = ctx.e.part(sums, r * columns, columns)
+            if not nests.is_zero(self.thin.op.operands[2]):
+                flags = ("contract",) if ctx.kernel.options.enable_fp_fusion else ()
+                part = ctx.b.fadd(self.c_at(point, columns), part, flags=flags)
+            held = vector(part) if wide else Lane(part)
+            memory.store_buffer(ctx, self.target, point, held, columns)
+
+
+class Outer(_Block):
+    """Lanes along the many."""
+
+    ROWS_AT_ONCE = _OUTER_STEPS
+
+    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
+        super().__init__(ctx, thin, few, target)
+        self.lanes = min(ctx.lanes(), thin.many_count)
+        self.rows = min(thin.few_count, self.budget // 2)
+        self.unit = min(self.budget // self.rows, thin.many_count // self.lanes)
+        self.steps = min(_OUTER_STEPS, thin.depth)
+        self.dealing = self.dealing_of_stream()
+        #: The sums, in the order in which the stream deals out its elements.
+        self.sums = target
+        if self.dealing is not None:
+            self.sums = ctx.new_buffer("f32", target.shape, thin.many_dim)
+
+    def begin(self) -> None:
+        """Sums begin with C, or where they are in another order, with nothing."""
+        ctx, thin = self.ctx, self.thin
+        if self.dealing is None:
+            with ctx.scope():
+                nests.materialise(ctx, thin.op.operands[2], thin.op, into=self.target)
+            return
+        zero = vector(constant(vector_of(FLOAT, self.lanes), 0.0))
+        loops = (thin.few_count, 1, "few"), (thin.many_count, self.lanes, "many")
+        with ctx.e.loops(*loops) as (row, many):
+            place = thin.result_point(Index(row), Index(many, True))
+            memory.store_buffer(ctx, self.sums, place, zero, self.lanes)
+
+    def end(self) -> None:
+        if self.dealing is None:
+            return
+        ctx, thin, lanes = self.ctx, self.thin, self.lanes
+        count = self.dealing.count
+        loops = (thin.few_count, 1, "few"), (thin.many_count, count * lanes, "many")
+        with ctx.e.loops(*loops) as (row, many):
+            places = [
+                thin.result_point(Index(row), Index(self.moved(many, n * lanes), True))
+                for n in range(count)
+            ]
+            dealt = [memory.load_buffer(ctx, self.sums, place, lanes).x for place in places]
+            for place, total in zip(places, ctx.e.in_turn(dealt), strict=True):
+                total = ctx.b.fadd(self.c_at(place, lanes), total)
+                memory.store_buffer(ctx, self.target, place, vector(total), lanes)
+
+    def run(self, assumptions: Assumptions) -> None:
+        thin = self.thin
+        stream = Stream(
+            self.ctx, thin.many, 1 - thin.many_lane_dim, self.lanes, self.dealing, assumptions
+        )
+        stream.keep_ahead(self.steps)
+        inside = (
+            (thin.many_count, self.unit * self.lanes, "many"),
+            (thin.few_count, self.rows, "few"),
+        )
+        with self.ctx.e.loops((thin.depth, self.steps, "k"), *inside) as (k, many, row):
+            self._block(stream, k, many, row)
+
+    def _block(self, stream: Stream, k: ll.Value, many: ll.Value, row: ll.Value) -> None:
+        ctx, thin, lanes = self.ctx, self.thin, self.lanes
+        stream.fresh()
+        self._ask_ahead(stream, k, many, row)
+        at_few = self.several(row, self.rows)
+        zero = constant(vector_of(FLOAT, lanes), 0.0)
+        sums = [zero] * (self.rows * self.unit)
+        for step in self.several(k, self.steps):
+            points = [thin.few_point(Index(f), Index(step)) for f in at_few]
+            scalars = [memory.load_buffer(ctx, self.few, point, 1).x for point in points]
+            weights = [ctx.e.splat(x, lanes) for x in scalars]
+            sums = self.add_products(weights, stream.vectors(step, many, self.unit), sums)
+        along = [Index(self.moved(many, v * lanes), lanes > 1) for v in range(self.unit)]
+        places = [thin.result_point(Index(f), n) for f in at_few for n in along]
+        for place, total in zip(places, sums, strict=True):
+            before = to_vector(ctx.e, memory.load_buffer(ctx, self.sums, place, lanes), lanes)
+            total = ctx.b.fadd(before, total)
+            held = vector(total) if lanes > 1 else Lane(total)
+            memory.store_buffer(ctx, self.sums, place, held, lanes)
+
+    def _ask_ahead(self, stream: Stream, k: ll.Value, many: ll.Value, row: ll.Value) -> None:
+        b, width = self.ctx.b, self.unit * self.lanes
+        passes = self.thin.few_count // self.rows
+        part = b.add(b.mul(b.udiv(many, i64(width)), i64(passes)), b.udiv(row, i64(self.rows)))
+        stream.ask_ahead(k, self.steps, part, self.thin.many_count // width * passes)

@@ -1,0 +1,75 @@
+"""Configs that misbehave on purpose: what a tuner has to survive, for any Triton kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+#: What Triton gives to a hook: the kernel's arguments by their names.
+Arguments = Mapping[str, Any] | None
+
+
+def segfault(arguments: Arguments = None) -> None:
+    """Read where nothing is."""
+    ctypes.string_at(0)
+
+
+def abort(arguments: Arguments = None) -> None:
+    """End the process as a failed assertion in C does."""
+    os.abort()
+
+
+def loop_for_ever(arguments: Arguments = None) -> None:
+    """In C, where no other thread of the process gets a turn."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def allocate_without_end(arguments: Arguments = None) -> None:
+    """Ask for memory until there is none."""
+    kept = []
+    while True:
+        kept.append(np.empty(1 << 26, dtype=np.uint8))
+
+
+def fail(arguments: Arguments = None) -> None:
+    """Raise what no tuner knows."""
+    raise ValueError("not with this config")
+
+
+def spoil(arguments: Arguments = None) -> None:
+    """Change every tensor of floating-point numbers, so that the result is another."""
+    for value in (arguments or {}).values():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.add_(1.0)
+
+
+#: What a config can be made to do before its kernel is launched.
+FAULTS: Mapping[str, Callable[..., None]] = {
+    "segfaults": segfault,
+    "aborts": abort,
+    "hangs": loop_for_ever,
+    "allocates without end": allocate_without_end,
+    "raises": fail,
+    "wrong result": spoil,
+}
+
+
+def faulty(config: triton.Config, fault: str) -> triton.Config:
+    """The same config, with a fault: put it into a list to see that it costs only itself."""
+    if fault not in FAULTS:
+        raise ValueError(f"fault {fault!r}, allowed: {', '.join(FAULTS)}")
+    return triton.Config(
+        config.kwargs,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        num_ctas=config.num_ctas,
+        maxnreg=config.maxnreg,
+        pre_hook=FAULTS[fault],
+    )

@@ -1,0 +1,105 @@
+"""Triton's interpreter as a second opinion, in a process of its own: Triton chooses when it is
+imported whether it compiles.
+
+The interpreter is not right about everything. Its bf16 arithmetic and `dot`, its rounding of
+narrowing casts and, in Triton 3.7, its NaN rules in min, max and argmax are wrong: compute with
+numpy or torch there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from tritune.errors import TrituneError
+from tritune.testing.launch import launch
+from tritune.testing.rule import assert_agrees
+
+#: The interpreter is slow; a worker silent for this long has hung.
+ANSWER_SECONDS = 120
+
+
+class InterpreterError(TrituneError):
+    """Triton's interpreter cannot run a kernel."""
+
+
+def assert_matches_interpreter(
+    kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any
+) -> list[torch.Tensor]:
+    """Fail unless the compiled kernel gives what the interpreter gives, up to the order of sums;
+    the compiled kernel's results otherwise.
+    """
+    found = launch(kernel, grid, *args, **constants)
+    interpreted = interpret(kernel, grid, *args, **constants)
+    for out, expected in zip(found, interpreted, strict=True):
+        assert_agrees(out.cpu(), expected)
+    return found
+
+
+def interpret(
+    kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any
+) -> list[torch.Tensor]:
+    """What `launch` would give if Triton's interpreter ran the kernel.
+
+    The kernel is imported there by its name, so it has to be at the top of a module or script.
+    """
+    global _worker
+    if _worker is None:
+        _worker = _Interpreter()
+        atexit.register(_worker.close)
+    inner = kernel
+    while not hasattr(inner, "__globals__"):
+        inner = inner.fn
+    source = {
+        "module": inner.__module__,
+        "file": inner.__globals__.get("__file__"),
+        "name": inner.__name__,
+    }
+    error, tensors = _worker.run((source, grid, [_on_cpu(arg) for arg in args], constants))
+    if error:
+        raise InterpreterError(f"Triton's interpreter failed in {inner.__name__}:\n{error}")
+    return list(tensors)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+class _Interpreter:
+    """A process started with `TRITON_INTERPRET=1`, which serves until this one ends."""
+
+    def __init__(self) -> None:
+        ours, theirs = os.pipe(), os.pipe()
+        self._requests = Connection(ours[1], readable=False)
+        self._answers = Connection(theirs[0], writable=False)
+        environment = {
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+        }
+        pipes = (ours[0], theirs[1])
+        command = [sys.executable, "-m", "tritune.testing.interpreting", *map(str, pipes)]
+        self._process = subprocess.Popen(command, env=environment, pass_fds=pipes)
+        for pipe in pipes:
+            os.close(pipe)
+
+    def run(self, request: Any) -> Any:
+        # Plain pickle: multiprocessing's own would move torch storages into shared memory.
+        self._requests.send_bytes(pickle.dumps(request))
+        if not self._answers.poll(ANSWER_SECONDS):
+            raise InterpreterError(f"the interpreter did not finish {request[0]['name']}")
+        return pickle.loads(self._answers.recv_bytes())
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait(timeout=10)
+
+
+_worker: _Interpreter | None = None

@@ -1,0 +1,66 @@
+"""The other side of `interpreter`: runs kernels in the interpreter until its pipe is closed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pickle
+import sys
+import traceback
+import warnings
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+import numpy
+from triton.runtime.autotuner import Autotuner
+
+from tritune.testing.launch import launch
+
+
+def main(requests_fd: int, answers_fd: int) -> None:
+    warnings.simplefilter("ignore")
+    # Wrap-around, NaN and infinities are what tests are about.
+    numpy.seterr(all="ignore")
+    requests = Connection(requests_fd, writable=False)
+    answers = Connection(answers_fd, readable=False)
+    while True:
+        try:
+            request = requests.recv_bytes()
+        except EOFError:
+            return
+        answers.send_bytes(pickle.dumps(_answer(request)))
+
+
+def _answer(request: bytes) -> tuple[str, Any]:
+    try:
+        source, grid, args, constants = pickle.loads(request)
+        kernel = getattr(_module(source["module"], source["file"]), source["name"])
+        while isinstance(kernel, Autotuner):  # the config is given
+            kernel = kernel.fn
+        return "", launch(kernel, grid, *args, **constants)
+    except Exception:
+        return traceback.format_exc(), None
+
+
+@functools.cache
+def _module(name: str, file: str | None) -> ModuleType:
+    """A module by its name; where that is not to be found, or is a script, by its file."""
+    if name != "__main__":
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            if file is None:
+                raise
+    spec = importlib.util.spec_from_file_location(f"interpreted_{abs(hash(file))}", file or "")
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"{file} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main(*(int(each) for each in sys.argv[1:3]))
