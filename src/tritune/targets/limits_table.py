@@ -1,0 +1,267 @@
+"""The table of `limits.py`: what each architecture allows and its best-known product reaches.
+
+Per core: warps, blocks, registers, shared memory. Per product: cores, clock, memory, cache, and
+matrix products in 10^12 operations per second, without sparsity and with sums in fp32. A product
+with more or fewer cores than the one named here has the same limits per core.
+
+The bandwidth of the last cache is the vendor's figure for the A100, MI250X, MI300X and RX 7900 XTX.
+Where there is none it is 48 bytes per clock and core, as on the A100; for CDNA 4 it is CDNA 3's.
+"""
+
+from __future__ import annotations
+
+from tritune.targets.limits import Limits
+from tritune.targets.target import Target
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+GIGA, TERA = 1e9, 1e12
+
+#: Per-core limits: tables "Technical Specifications per Compute Capability" and "Throughput of
+#: Native Arithmetic Instructions". Allocation granules: the occupancy calculator.
+CUDA = "NVIDIA: CUDA C++ Programming Guide"
+CUDA_OCCUPANCY = "NVIDIA: CUDA Occupancy Calculator (cuda_occupancy.h)"
+#: Per-core limits and granules.
+LLVM = "LLVM: User Guide for AMDGPU Backend"
+HIP = "AMD: ROCm documentation, GPU hardware specifications"
+
+
+def _nvidia(
+    capability: int, product: str, *sources: str,
+    cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
+    matrix: dict[str, float],
+    warps: int, blocks: int, shared_kib: int, fmas: int, exponentials: int = 16,
+) -> Limits:  # fmt: skip
+    """A multiprocessor has 65536 registers in four parts, 255 of them for a thread at most."""
+    modern = capability >= 80
+    return Limits(
+        target=Target("cuda", capability),
+        sources=(CUDA, CUDA_OCCUPANCY, *sources),
+        warp_size=32,
+        schedulers=4,
+        warps_per_core=warps,
+        blocks_per_core=blocks,
+        threads_per_block=1024,
+        registers_per_core=65536,
+        registers_per_thread=255,
+        register_granule=8,
+        shared_per_core=shared_kib * KIB,
+        shared_per_block=(shared_kib - modern) * KIB,
+        shared_granule=128 if modern else 256,
+        shared_reserved=KIB if modern else 0,
+        shared_bytes_per_clock=128,
+        exponentials_per_clock=exponentials,
+        vector_fmas_per_clock=fmas,
+        product=product,
+        cores=cores,
+        clock_hz=mhz * 1e6,
+        memory_bytes=gib * GIB,
+        memory_bytes_per_second=gb_per_s * GIGA,
+        cache_bytes=cache_mib * MIB,
+        cache_bytes_per_second=cache_gb_per_s * GIGA,
+        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+    )
+
+
+def _cdna(
+    arch: str, product: str, *sources: str,
+    cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
+    matrix: dict[str, float],
+    shared_kib: int = 64, shared_granule: int = 512,
+) -> Limits:  # fmt: skip
+    """A compute unit has four SIMDs with up to eight waves of 64 lanes each. A lane has 512
+    registers, of both kinds together (vector and accumulation), in granules of eight.
+    """
+    return Limits(
+        target=Target("hip", arch),
+        sources=(LLVM, HIP, *sources),
+        warp_size=64,
+        schedulers=4,
+        warps_per_core=32,
+        blocks_per_core=16,
+        threads_per_block=1024,
+        registers_per_core=4 * 512 * 64,
+        registers_per_thread=512,
+        register_granule=8,
+        shared_per_core=shared_kib * KIB,
+        shared_per_block=shared_kib * KIB,
+        shared_granule=shared_granule,
+        shared_reserved=0,
+        shared_bytes_per_clock=128,
+        exponentials_per_clock=16,
+        vector_fmas_per_clock=64,
+        product=product,
+        cores=cores,
+        clock_hz=mhz * 1e6,
+        memory_bytes=gib * GIB,
+        memory_bytes_per_second=gb_per_s * GIGA,
+        cache_bytes=cache_mib * MIB,
+        cache_bytes_per_second=cache_gb_per_s * GIGA,
+        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+    )
+
+
+def _rdna(
+    arch: str, product: str, *sources: str,
+    cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
+    matrix: dict[str, float],
+) -> Limits:  # fmt: skip
+    """A work-group processor has four SIMDs with up to 16 waves of 32 lanes each. A SIMD has 1536
+    registers per lane for all its waves, in granules of 24, and a wave may have 256 of them.
+    """
+    return Limits(
+        target=Target("hip", arch),
+        sources=(LLVM, HIP, *sources),
+        warp_size=32,
+        schedulers=4,
+        warps_per_core=64,
+        blocks_per_core=32,
+        threads_per_block=1024,
+        registers_per_core=4 * 1536 * 32,
+        registers_per_thread=256,
+        register_granule=24,
+        shared_per_core=128 * KIB,
+        shared_per_block=64 * KIB,
+        shared_granule=512,
+        shared_reserved=0,
+        shared_bytes_per_clock=256,
+        exponentials_per_clock=32,
+        vector_fmas_per_clock=128,
+        product=product,
+        cores=cores,
+        clock_hz=mhz * 1e6,
+        memory_bytes=gib * GIB,
+        memory_bytes_per_second=gb_per_s * GIGA,
+        cache_bytes=cache_mib * MIB,
+        cache_bytes_per_second=cache_gb_per_s * GIGA,
+        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+    )
+
+
+def _rates(
+    half: float, fp32: float, *, bf16: bool = True, tf32: float | None = None,
+    fp8: float | None = None, int8: float | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """By the names that torch gives the types, and "tfloat32"."""
+    rates: dict[str, float | None] = {
+        "float16": half,
+        "bfloat16": half if bf16 else None,
+        "tfloat32": tf32,
+        "float8": fp8,
+        "int8": int8,
+        "float32": fp32,
+    }
+    return {dtype: rate for dtype, rate in rates.items() if rate is not None}
+
+
+TABLE: tuple[Limits, ...] = (
+    _nvidia(
+        75, "Tesla T4",
+        "NVIDIA: Turing GPU Architecture whitepaper", "NVIDIA: T4 datasheet",
+        warps=32, blocks=16, shared_kib=64, fmas=64,
+        cores=40, mhz=1590, gib=16, gb_per_s=320, cache_mib=4, cache_gb_per_s=3053,
+        matrix=_rates(65, 8.1, bf16=False, int8=130),
+    ),
+    _nvidia(
+        80, "A100-SXM4-80GB",
+        "NVIDIA: A100 Tensor Core GPU Architecture whitepaper", "NVIDIA: A100 datasheet",
+        warps=64, blocks=32, shared_kib=164, fmas=64,
+        cores=108, mhz=1410, gib=80, gb_per_s=2039, cache_mib=40, cache_gb_per_s=7219,
+        matrix=_rates(312, 19.5, tf32=156, int8=624),
+    ),
+    _nvidia(
+        86, "RTX A6000",
+        "NVIDIA: Ampere GA102 GPU Architecture whitepaper", "NVIDIA: RTX A6000 datasheet",
+        warps=48, blocks=16, shared_kib=100, fmas=128,
+        cores=84, mhz=1800, gib=48, gb_per_s=768, cache_mib=6, cache_gb_per_s=7258,
+        matrix=_rates(154.8, 38.7, tf32=77.4, int8=309.7),
+    ),
+    _nvidia(
+        87, "Jetson AGX Orin 64GB",
+        "NVIDIA: Jetson AGX Orin Series technical brief",
+        warps=48, blocks=16, shared_kib=164, fmas=128,
+        cores=16, mhz=1300, gib=64, gb_per_s=204.8, cache_mib=4, cache_gb_per_s=998,
+        matrix=_rates(42.5, 5.3, tf32=21.3, int8=85),
+    ),
+    _nvidia(
+        89, "L40S",
+        "NVIDIA: Ada GPU Architecture whitepaper", "NVIDIA: L40S datasheet",
+        warps=48, blocks=24, shared_kib=100, fmas=128,
+        cores=142, mhz=2520, gib=48, gb_per_s=864, cache_mib=96, cache_gb_per_s=17176,
+        matrix=_rates(362, 91.6, tf32=183, fp8=733, int8=733),
+    ),
+    _nvidia(
+        90, "H100-SXM5-80GB",
+        "NVIDIA: H100 Tensor Core GPU Architecture whitepaper", "NVIDIA: H100 datasheet",
+        warps=64, blocks=32, shared_kib=228, fmas=128,
+        cores=132, mhz=1830, gib=80, gb_per_s=3352, cache_mib=50, cache_gb_per_s=11595,
+        matrix=_rates(989.4, 66.9, tf32=494.7, fp8=1978.9, int8=1978.9),
+    ),
+    _nvidia(
+        100, "B200",
+        "NVIDIA: Blackwell Architecture technical brief", "NVIDIA: DGX B200 datasheet",
+        warps=64, blocks=32, shared_kib=228, fmas=128,
+        cores=148, mhz=1965, gib=180, gb_per_s=8000, cache_mib=126, cache_gb_per_s=13959,
+        matrix=_rates(2250, 75, tf32=1125, fp8=4500, int8=4500),
+    ),
+    _nvidia(
+        103, "B300",
+        "NVIDIA: Blackwell Architecture technical brief", "NVIDIA: DGX B300 datasheet",
+        warps=64, blocks=32, shared_kib=228, fmas=128, exponentials=32,
+        cores=148, mhz=1965, gib=270, gb_per_s=8000, cache_mib=126, cache_gb_per_s=13959,
+        matrix=_rates(2250, 75, tf32=1125, fp8=4500, int8=150),
+    ),
+    _nvidia(
+        110, "Jetson T5000 (Thor)",
+        "NVIDIA: Jetson Thor Series Modules datasheet",
+        warps=48, blocks=24, shared_kib=228, fmas=128,
+        cores=20, mhz=1575, gib=128, gb_per_s=273, cache_mib=32, cache_gb_per_s=1512,
+        matrix=_rates(258, 8.1, tf32=129, fp8=517, int8=517),
+    ),
+    _nvidia(
+        120, "RTX PRO 6000 Blackwell",
+        "NVIDIA: RTX Blackwell PRO GPU Architecture whitepaper",
+        warps=48, blocks=24, shared_kib=100, fmas=128,
+        cores=188, mhz=2617, gib=96, gb_per_s=1792, cache_mib=128, cache_gb_per_s=23616,
+        matrix=_rates(503.8, 126, tf32=251.9, fp8=1007.6, int8=1007.6),
+    ),
+    _nvidia(
+        121, "GB10 (DGX Spark)",
+        "NVIDIA: DGX Spark datasheet",
+        warps=48, blocks=24, shared_kib=100, fmas=128,
+        cores=48, mhz=2525, gib=128, gb_per_s=273, cache_mib=24, cache_gb_per_s=5818,
+        matrix=_rates(125, 31, tf32=62.5, fp8=250, int8=250),
+    ),
+    _cdna(
+        "gfx90a", "Instinct MI250X (one of its two dies)",
+        "AMD: CDNA 2 Architecture whitepaper", "AMD: Instinct MI250X datasheet",
+        cores=110, mhz=1700, gib=64, gb_per_s=1638.4, cache_mib=8, cache_gb_per_s=6963,
+        matrix=_rates(191.5, 47.9, int8=191.5),
+    ),
+    _cdna(
+        "gfx942", "Instinct MI300X",
+        "AMD: CDNA 3 Architecture whitepaper", "AMD: Instinct MI300X datasheet",
+        cores=304, mhz=2100, gib=192, gb_per_s=5325, cache_mib=256, cache_gb_per_s=17200,
+        matrix=_rates(1307.4, 163.4, tf32=653.7, fp8=2614.9, int8=2614.9),
+    ),
+    _cdna(
+        "gfx950", "Instinct MI355X",
+        "AMD: CDNA 4 Architecture whitepaper", "AMD: Instinct MI355X datasheet",
+        shared_kib=160, shared_granule=1280,
+        cores=256, mhz=2400, gib=288, gb_per_s=8000, cache_mib=256, cache_gb_per_s=17200,
+        matrix=_rates(2516.6, 157.3, fp8=5033.2, int8=5033.2),
+    ),
+    _rdna(
+        "gfx1100", "Radeon RX 7900 XTX",
+        "AMD: RDNA 3 Instruction Set Architecture reference guide",
+        "AMD: Radeon RX 7900 XTX specifications",
+        cores=48, mhz=2500, gib=24, gb_per_s=960, cache_mib=96, cache_gb_per_s=3494,
+        matrix=_rates(122.8, 61.4, int8=122.8),
+    ),
+    _rdna(
+        "gfx1201", "Radeon RX 9070 XT",
+        "AMD: RDNA 4 Instruction Set Architecture reference guide",
+        "AMD: Radeon RX 9070 XT specifications",
+        cores=32, mhz=2970, gib=16, gb_per_s=640, cache_mib=64, cache_gb_per_s=4562,
+        matrix=_rates(195, 48.7, fp8=389, int8=389),
+    ),
+)  # fmt: skip

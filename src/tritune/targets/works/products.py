@@ -1,0 +1,70 @@
+"""How a block's warps share the products of tiles."""
+
+from __future__ import annotations
+
+from tritune.targets.limits import Limits
+
+#: Rows of the smallest matrix instruction, and of the sums that it adds to along K.
+SMALLEST = 16
+#: Instructions per trip and warp for addresses, the loop itself and waiting.
+LOOP_OPS = 80.0
+#: Operations per 16 bytes that a lane loads: where they are, and whether they exist.
+LOAD_OPS = 4.0
+
+#: Architectures for which Triton's code reads transposed operands element by element.
+ELEMENTWISE = ("gfx90a", "gfx1100", "gfx1201")
+GATHER_COST = 4.0
+
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
+
+
+def element_bytes(dtype: str) -> int:
+    return _BYTES.get(dtype, 1 if dtype.startswith("float8") else 4)
+
+
+def loop_ops(loaded_bytes: float, warps: int, limits: Limits) -> float:
+    """Operations on lanes that every trip costs beside its arithmetic."""
+    return LOOP_OPS * warps * limits.warp_size + LOAD_OPS * loaded_bytes / 16
+
+
+def rows_computed(rows: int, warps_along: int, smallest: int = SMALLEST) -> int:
+    """Rows that warps along this axis compute: where there are too few, several have the same."""
+    return max(rows, smallest * warps_along)
+
+
+def reads(rows: int, warps_along: int, warps: int, limits: Limits) -> float:
+    """How often the other operand is read from shared memory for so many rows of a product.
+
+    Usually each of the warps along the rows reads it. Hopper's and Blackwell's own instructions
+    read it once for the 64 or 128 rows that they work on.
+    """
+    arch = limits.target.arch
+    if limits.target.family == "cuda" and rows >= 64 and warps >= 4:
+        if arch in (100, 103, 110):
+            return rows / 128
+        if arch == 90:
+            return rows / 64
+    return float(warps_along)
+
+
+def square(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """Warps along rows and columns, so that each has a tile as square as can be."""
+    along, across = 1, 1
+    while along * across < warps:
+        if rows // along >= columns // across:
+            along *= 2
+        else:
+            across *= 2
+    return along, across
+
+
+def gathered(operand_bytes: float, times_read: float, limits: Limits) -> tuple[float, float]:
+    """Bytes and operations that an operand costs more if it is not contiguous along K.
+
+    Where no instruction transposes what it reads, lanes read single elements, two bytes of the
+    eight that they could have, and put them together.
+    """
+    if limits.target.arch not in ELEMENTWISE:
+        return 0.0, 0.0
+    read = operand_bytes * times_read
+    return (GATHER_COST - 1) * read, read / 4
