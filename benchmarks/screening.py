@@ -1,0 +1,245 @@
+"""Screening attention's space for eight GPUs of two vendors, none of which has to be here.
+
+Without options: every candidate for fp16, head 128, causal, on each target; what became of them,
+and how many a core screens in a second. Parameters that decide nothing but the order of programs
+(which head or tile comes first) are at their defaults unless --orders is given: they multiply the
+candidates by 16 and change a few index computations. Results are kept in --store, so it can be
+stopped and started again, or run for one target at a time.
+
+--winners: whether the best configs of real tunings survive screening, while a quarter of all
+candidates is dropped. Each distinct winner (target, dtype, head, causal, blocks, warps, stages) is
+screened with the register budgets that the space has for it; the part that is dropped is counted
+over --space candidates of each target.
+
+--compare N: N candidates for the first target, compiled one by one with `triton.compile` in an
+empty cache, and screened from nothing with -j processes; in turns, by parts, in wall-clock time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import triton
+from benchmarks.recorded_winners import RecordedWinner, winners
+
+from tritune.screening.candidates import candidates, family
+from tritune.screening.screen import Screened, screen
+from tritune.screening.sources import pretending, sources_of, triton_target
+from tritune.screening.subject import Subject
+from tritune.space import Config
+from tritune.store import Store
+from tritune.targets.target import Target
+from tritune.workloads.catalog import WORKLOADS
+
+ATTENTION = WORKLOADS["attention"]
+TARGETS = (
+    "cuda:80", "cuda:90", "cuda:100", "cuda:120",
+    "hip:gfx90a", "hip:gfx942", "hip:gfx950", "hip:gfx1100",
+)  # fmt: skip
+ORDERS = ("PACK_HEADS", "MASKED_FIRST", "HEADS_INSIDE", "LAST_TILE_FIRST")
+PARTS = 4
+
+
+def subject_for(
+    target: Target, dtype: str, head_size: int, causal: bool, orders: bool = False
+) -> Subject:
+    problem = ATTENTION.parse(
+        f"queries=4096 keys=4096 dtype={dtype} head_size={head_size} causal={causal}"
+    )
+    kernel = ATTENTION.kernel
+    default = kernel.default(problem, target.family, target.arch)
+    space = kernel.space
+    if not orders:
+        space = space.restricted(**{name: default[name] for name in ORDERS})
+    return Subject(ATTENTION, problem, target, space)
+
+
+def screen_targets(options: argparse.Namespace) -> dict[str, Any]:
+    """The table, printed as it grows."""
+    options.say(
+        f"{'target':12} {'in space':>8} {'candidates':>10} {'compiled':>8} {'impossible':>10} "
+        f"{'failed':>6} {'spilling':>8} {'duplicate':>9} {'left':>6} {'per second and core':>20}"
+    )
+    found = {}
+    with Store(options.store) as store:
+        for name in options.targets:
+            target = Target.parse(name)
+            subject = subject_for(target, "float16", 128, True, options.orders)
+            screened = screen(subject, store, options.space, options.jobs)
+            found[name] = document(screened)
+            options.say(row_of(name, found[name]))
+    return found
+
+
+def document(screened: Screened) -> dict[str, Any]:
+    subject = screened.subject
+    whole = subject.workload.kernel.space.on(
+        subject.target.family, subject.target.arch, subject.problem.fields()
+    )
+    seconds = screened.compile_seconds
+    return {
+        "space": whole.size(),
+        **screened.to_json(),
+        "core_seconds": seconds,
+        "per_second_and_core": screened.candidates / seconds if seconds else None,
+    }
+
+
+def row_of(name: str, row: dict[str, Any]) -> str:
+    rejected = row["rejected"]
+    return (
+        f"{name:12} {row['space']:8} {row['candidates']:10} {row['compiled']:8} "
+        f"{rejected['out_of_resources']:10} {rejected['compile_error'] + rejected['timeout']:6} "
+        f"{rejected['spills']:8} {rejected['duplicate']:9} {row['left']:6} "
+        f"{row['per_second_and_core'] or 0:20.2f}"
+    )
+
+
+def screen_winners(options: argparse.Namespace) -> dict[str, Any]:
+    """How many of the recorded winners survive, and how many candidates do not."""
+    recorded = winners(options.dejavu, options.aotriton)
+    distinct = {(winner.kind, winner.tile): winner for winner in recorded}
+    lost: list[str] = []
+    dropped: dict[str, float] = {}
+    with Store(options.store) as store:
+        for kind in sorted({w.kind for w in recorded}, key=str):
+            subject = subject_for(*kind)
+            mine = [winner for winner in distinct.values() if winner.kind == kind]
+            lost += lost_winners(subject, mine, store, options.jobs)
+            some = screen(subject, store, options.space, options.jobs)
+            label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
+            dropped[label] = 1 - len(some.left) / some.candidates
+            options.say(
+                f"{label:40} {len(mine):3} distinct winners, {dropped[label]:6.1%} of "
+                f"{some.candidates} candidates dropped"
+            )
+    survived = len(distinct) - len(lost)
+    for each in lost:
+        options.say(f"lost: {each}")
+    options.say(
+        f"{survived} of {len(distinct)} distinct winners of {len(recorded)} problems survive "
+        f"({survived / len(distinct):.1%}); dropped at least {min(dropped.values()):.1%}, "
+        f"on average {sum(dropped.values()) / len(dropped):.1%} of the candidates"
+    )
+    return {"winners": len(distinct), "survived": survived, "lost": lost, "dropped": dropped}
+
+
+def lost_winners(
+    subject: Subject, mine: Sequence[RecordedWinner], store: Store, jobs: int
+) -> list[str]:
+    """Those of which no candidate is left, nor the same as one that is."""
+    relatives = {winner: relatives_of(subject, winner) for winner in mine}
+    configs = list(dict.fromkeys(config for each in relatives.values() for config in each))
+    verdicts = screen(subject, store, jobs=jobs, only=configs).verdicts if configs else {}
+    lost = []
+    for winner, found in relatives.items():
+        reasons = {verdicts[config].reason for config in found}
+        if not reasons & {None, "duplicate"}:
+            why = ", ".join(sorted(map(str, reasons))) or "not in the space"
+            lost.append(f"{winner.kind[0]} {dict(winner.values)}: {why}")
+    return lost
+
+
+def relatives_of(subject: Subject, winner: RecordedWinner) -> list[Config]:
+    """The candidates with a winner's parameters: as it was recorded, and with other budgets."""
+    values = {**subject.default.as_kwargs(), **dict(winner.values)}
+    points = subject.points
+    config = Config.of(**{name: values[name] for name in points.parameters})
+    return [each for each in family(config, points) if each in points]
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of compiling one by one and of screening, for the same candidates."""
+    target = Target.parse(options.targets[0])
+    subject = subject_for(target, "float16", 128, True, options.orders)
+    configs = candidates(subject.points, options.compare, subject.default)
+    size = -(-len(configs) // PARTS)
+    totals = {"one by one": 0.0, "screening": 0.0}
+    with tempfile.TemporaryDirectory(prefix="tritune-screening-") as folder:
+        for start in range(0, len(configs), size):
+            part = configs[start : start + size]
+            totals["one by one"] += one_by_one(subject, part, Path(folder) / f"cache-{start}")
+            began = time.perf_counter()
+            with Store(Path(folder) / f"{start}.sqlite") as store:
+                screen(subject, store, jobs=options.jobs, only=part)
+            totals["screening"] += time.perf_counter() - began
+            done = start + len(part)
+            options.say(f"{done} of {len(configs)}: {shares(totals)}")
+    return {"target": str(target), "candidates": len(configs), "seconds": totals}
+
+
+def shares(totals: dict[str, float]) -> str:
+    words = [f"{name} {seconds:.1f} s" for name, seconds in totals.items()]
+    return ", ".join(words) + f", {totals['screening'] / totals['one by one']:.1%} of the time"
+
+
+def one_by_one(subject: Subject, configs: Sequence[Config], cache: Path) -> float:
+    """Seconds of compiling configs as a launch on the target would."""
+    inputs = ATTENTION.empty_inputs(subject.problem)
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    began = time.perf_counter()
+    for config in configs:
+        with pretending(subject.target):
+            sources = sources_of(ATTENTION, inputs, config)
+        for source in sources:
+            try:
+                triton.compile(
+                    source.ast, target=triton_target(subject.target), options=vars(source.options)
+                )
+            except Exception as error:
+                print(f"{config}: {type(error).__name__}", file=sys.stderr)
+    return time.perf_counter() - began
+
+
+def whole_or_count(text: str) -> int | None:
+    return None if text == "full" else int(text)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS))
+    parser.add_argument("--space", type=whole_or_count, default=None, metavar="full|N")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--orders", action="store_true", help="all orders of programs too")
+    parser.add_argument("--store", default="screening.sqlite", help="where results are kept")
+    parser.add_argument("--winners", action="store_true")
+    parser.add_argument("--dejavu", type=Path, help="a folder with triton-dejavu's caches")
+    parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
+    parser.add_argument("--compare", type=int, metavar="N")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    options = parser.parse_args(arguments)
+    options.say = functools.partial(
+        print, file=sys.stderr if options.json else sys.stdout, flush=True
+    )
+    if options.winners and options.dejavu is None and options.aotriton is None:
+        parser.error("--winners needs --dejavu, --aotriton or both")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.compare is not None:
+        result = compare(options)
+    elif options.winners:
+        result = screen_winners(options)
+    else:
+        result = screen_targets(options)
+    if options.json:
+        print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

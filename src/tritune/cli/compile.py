@@ -1,0 +1,170 @@
+"""`tritune compile`: compiles and screens a space for targets that need not be here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tritune.screening.screen import Screened
+    from tritune.screening.subject import Subject
+    from tritune.targets.target import Target
+
+
+def command(
+    op: Annotated[str, typer.Argument(metavar="OP", help="The op, such as attention.")],
+    target: Annotated[
+        list[str],
+        typer.Option(
+            metavar="TARGET",
+            help="cuda:90, hip:gfx942, ...; cpu for this machine's own; all for every GPU.",
+        ),
+    ],
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help='A problem, such as "queries=1024 keys=1024 causal=true".'),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Whose problems: a preset's name, or a YAML or JSON file.")
+    ] = None,
+    space: Annotated[
+        str, typer.Option(metavar="full|N", help="All configs, or so many, drawn evenly.")
+    ] = "full",
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", help="Processes that compile; one per core.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="PACK", help="Write what is left into a pack."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONFIG",
+            help='What became of one config and why, such as "BLOCK_M=64 num_warps=4"; what is '
+            "not said is the default's. Compiles no other.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compile an op's configs for targets that need not be here, and tell which can work there.
+
+    What cannot be launched, spills badly or is the same as another is dropped; the rest is ranked,
+    and can be taken to the machine with the device in a pack, for `tritune tune --pack`. What was
+    compiled before is not compiled again: interrupt it, and run it again to go on.
+    """
+    from tritune.screening.crew import default_jobs
+    from tritune.store import Store
+
+    if jobs is not None and jobs < 1:
+        raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
+    count = _count(space)
+    subjects = _subjects(op, problem or [], model, _targets(target))
+    with Store(store) as opened:
+        if explain is not None:
+            _explain(subjects, explain, opened)
+            return
+        found = _screen_all(subjects, opened, count, jobs or default_jobs(), output, as_json)
+    if as_json:
+        print(json.dumps(as_document(found), indent=2))
+
+
+def _screen_all(
+    subjects: Sequence[Subject], store: Any, count: int | None, jobs: int, output: Path | None,
+    quiet: bool,
+) -> list[Screened]:  # fmt: skip
+    from tritune.cli._compile_display import Display, packed, table
+    from tritune.screening.packing import pack_up, parts_folder
+    from tritune.screening.screen import screen
+
+    keep = None if output is None else parts_folder(output)
+    found = []
+    with Display(len(subjects), quiet) as display:
+        for subject in subjects:
+            display.begin(subject)
+            screened = screen(subject, store, count, jobs, keep=keep, watch=display.update)
+            found.append(screened)
+            display.end(screened)
+    configs = 0 if output is None else pack_up(output, found)
+    if not quiet:
+        table(found)
+        if output is not None:
+            packed(output, configs)
+    return found
+
+
+def as_document(found: Sequence[Screened]) -> dict[str, Any]:
+    """The JSON form: sums over problems where there are several."""
+    targets: dict[str, dict[str, Any]] = {}
+    for each in found:
+        name, values = str(each.subject.target), each.to_json()
+        targets[name] = _added(targets[name], values) if name in targets else values
+    return {"targets": targets}
+
+
+def _added(one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {name: _added(one[name], other[name]) for name in one}
+    return one + other
+
+
+def _count(space: str) -> int | None:
+    if space == "full":
+        return None
+    if not space.isdigit() or int(space) < 1:
+        raise typer.BadParameter(f"space {space!r}, allowed: full, or a number of configs")
+    return int(space)
+
+
+def _targets(names: Sequence[str]) -> list[Target]:
+    from tritune.screening.service import known_limits
+    from tritune.targets.limits import known_targets
+    from tritune.targets.target import Target
+
+    found: list[Target] = []
+    for name in names:
+        if name == "all":
+            found += known_targets()
+        elif name in ("cpu", "cpu:host"):
+            from tritune.cpu import features
+
+            found.append(Target("cpu", features.host().name))
+        else:
+            found.append(Target.parse(name))
+            known_limits(found[-1])
+    return list(dict.fromkeys(found))
+
+
+def _subjects(
+    op: str, texts: Sequence[str], model: str | None, targets: Sequence[Target]
+) -> list[Subject]:
+    from tritune.screening.subject import Subject
+    from tritune.workloads.catalog import workload_named
+    from tritune.workloads.models import load_model
+    from tritune.workloads.problems import problems_of
+
+    workload = workload_named(op)
+    if texts and model is not None:
+        raise typer.BadParameter("--model and --problem exclude each other")
+    if model is not None:
+        problems = [each for _, each in problems_of(load_model(model), [op])]
+    else:
+        problems = [workload.parse(text) for text in texts or [""]]
+    return [Subject(workload, each, target) for target in targets for each in problems]
+
+
+def _explain(subjects: Sequence[Subject], text: str, store: Any) -> None:
+    from tritune.screening.explanation import explanation
+    from tritune.screening.screen import screen
+
+    for subject in subjects:
+        config = subject.config(text)
+        screened = screen(subject, store, jobs=1, only=[config])
+        print(explanation(screened, config))
