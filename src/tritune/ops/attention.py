@@ -21,6 +21,8 @@ from tritune.ops.attention_checks import (
 )
 from tritune.ops.attention_plan import Lengths, Options, Plan, dtype_name, plan_attention
 from tritune.ops.attention_splits import merge_splits, packed, split_results
+from tritune.ops.autocast import autocast, autocasts
+from tritune.ops.batching import folded, one_by_one
 from tritune.ops.check import FLOATS, Check, looks_inside
 from tritune.ops.choose import config_for
 from tritune.ops.library import register
@@ -59,7 +61,10 @@ def attention(
         softmax's denominator, a sink included.
 
     A query that sees no key gets zeros, and a log-sum-exp of -inf (of the sink, if there is one).
+    Autocast decides the dtype as it does for torch.
     """
+    if autocasts(q):
+        q, k, v = autocast(q), autocast(k), autocast(v)
     with Check("attention") as check:
         check_options(check, scale, window, softcap)
         good = _check_tensors(check, q, k, v, rank=4)
@@ -98,6 +103,8 @@ def attention_varlen(
     at least the longest lengths. The result is (tokens, H, Dv), the log-sum-exp (tokens, H);
     everything else is as in `attention`.
     """
+    if autocasts(q):
+        q, k, v = autocast(q), autocast(k), autocast(v)
     with Check("attention_varlen") as check:
         check_options(check, scale, window, softcap)
         good = _check_tensors(check, q, k, v, rank=3)
@@ -322,15 +329,19 @@ _PACKED = (
     "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
     "SymInt max_seqlen_q, SymInt max_seqlen_k, " + _FLAGS.format(mask="")
 )
-_attention = register(f"attention({_STRIDED}) -> Tensor", _run, _fake)
+# The mask is the eighth argument.
+_fold = functools.partial(folded, arguments=3, mask=7)
+_attention = register(f"attention({_STRIDED}) -> Tensor", _run, _fake, _fold)
 _attention_lse = register(
     f"attention_lse({_STRIDED}) -> (Tensor, Tensor)",
     functools.partial(_run, with_lse=True),
     _fake_lse,
+    _fold,
 )
-_varlen = register(f"attention_varlen({_PACKED}) -> Tensor", _run_varlen, _fake)
+_varlen = register(f"attention_varlen({_PACKED}) -> Tensor", _run_varlen, _fake, one_by_one)
 _varlen_lse = register(
     f"attention_varlen_lse({_PACKED}) -> (Tensor, Tensor)",
     functools.partial(_run_varlen, with_lse=True),
     _fake_lse,
+    one_by_one,
 )

@@ -9,6 +9,7 @@ import torch
 import triton
 
 from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
+from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
 from tritune.ops.library import register
@@ -94,9 +95,11 @@ _silu_mul = register(
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     lambda gate, up: _run(gate, up, "silu"),
     lambda gate, up: torch.empty_like(gate),
+    functools.partial(leading, arguments=2),
 )
 _gelu_mul = register(
     "gelu_mul(Tensor gate, Tensor up, str approximate) -> Tensor",
     lambda gate, up, approximate: _run(gate, up, APPROXIMATIONS[approximate]),
     lambda gate, up, approximate: torch.empty_like(gate),
+    functools.partial(leading, arguments=2),
 )

@@ -7,21 +7,31 @@ from typing import Any
 
 import torch
 
+from tritune.ops.batching import Rule
+
 _torch_library: Any = torch.library  # without its types: half of its functions have none
 _LIBRARY = _torch_library.Library("tritune", "DEF")
 
 
-def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def register(
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    vmap: Callable[[Callable[..., Any]], Rule] | None = None,
+) -> Callable[..., Any]:
     """Define `tritune::<schema>` and return what calls it.
 
     `run` gets real tensors of one device, which is current while it runs; its first argument is
     one of them. `fake` makes empty ones with the same shapes, dtypes and strides as `run` would.
+    `vmap` makes a rule for torch.vmap of what calls the op.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, _on_its_device(run), "CompositeExplicitAutograd")
     _torch_library.register_fake(f"tritune::{name}", fake, lib=_LIBRARY)
     overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
+    if vmap is not None:
+        _torch_library.register_vmap(f"tritune::{name}", vmap(overload), lib=_LIBRARY)
     return overload
 
 

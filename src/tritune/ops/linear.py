@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,16 @@ import triton
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
+from tritune.ops.autocast import autocast, autocasts
+from tritune.ops.batching import leading
 from tritune.ops.check import FLOATS, Check
-from tritune.ops.choose import config_for
+from tritune.ops.choose import config_for, device_target
 from tritune.ops.library import register
 from tritune.ops.quantize import QuantizedWeight
 from tritune.ops.shapes import described
+
+#: So many rows are few on a CPU, which always multiplies in fp32.
+_MOST_FEW_ROWS = 16
 
 
 def linear(
@@ -29,8 +35,11 @@ def linear(
 
     x is (..., K), weight (N, K) in any strides or the result of `quantize_weight`, bias (N,).
     Activations: "relu", "gelu", "gelu_tanh", "silu". Sums, bias and activation are computed in fp32
-    and rounded once, to the dtype of x.
+    and rounded once, to the dtype of x. Autocast decides the dtype as it does for torch.
     """
+    if autocasts(x):
+        x, bias = autocast(x), autocast(bias)
+        weight = weight if isinstance(weight, QuantizedWeight) else autocast(weight)
     with Check("linear") as check:
         if activation is not None and activation not in ACTIVATIONS:
             known = ", ".join(map(repr, ACTIVATIONS))
@@ -176,7 +185,10 @@ def _converted(rows: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
     """x as the kernel is given it. What multiplies in fp32 would convert x anew for every column of
     the result: for few rows it is cheaper to do so once before.
     """
-    return rows if config["METHOD"] == "dot" else rows.float()
+    if config["METHOD"] == "dot":
+        few = rows.shape[0] <= _MOST_FEW_ROWS
+        return rows.float() if few and device_target(rows.device)[0] == "cpu" else rows
+    return rows.float()
 
 
 def _in_parts(
@@ -210,10 +222,12 @@ _linear = register(
     "linear(Tensor x, Tensor weight, Tensor? bias, str? activation) -> Tensor",
     _run,
     lambda x, weight, bias, activation: x.new_empty((*x.shape[:-1], weight.shape[0])),
+    functools.partial(leading, arguments=1),
 )
 _linear_quantized = register(
     "linear_quantized(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? bias, "
     "str? activation, int bits, int group) -> Tensor",
     _run_quantized,
     lambda x, packed, *others: x.new_empty((*x.shape[:-1], packed.shape[0])),
+    functools.partial(leading, arguments=1),
 )

@@ -9,6 +9,7 @@ import torch
 import triton
 
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
+from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
 from tritune.ops.library import register
@@ -171,6 +172,7 @@ _rms_norm = register(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     _run,
     lambda x, weight, eps: torch.empty_like(x),
+    functools.partial(leading, arguments=1),
 )
 _rms_norm_out = register(
     "rms_norm_out(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()",
@@ -186,6 +188,7 @@ _add_rms_norm = register(
     "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     _run_add,
     lambda x, residual, weight, eps: (torch.empty_like(x), torch.empty_like(residual)),
+    functools.partial(leading, arguments=2),
 )
 _add_rms_norm_inplace = register(
     "add_rms_norm_inplace(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps) -> ()",

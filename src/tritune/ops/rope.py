@@ -10,6 +10,7 @@ import torch
 import triton
 
 from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
+from tritune.ops.batching import one_by_one
 from tritune.ops.check import Check, looks_inside
 from tritune.ops.choose import config_for
 from tritune.ops.library import register
@@ -297,6 +298,7 @@ _rope = register(
     f"rope(Tensor q, Tensor k, {_INPUTS}) -> (Tensor, Tensor)",
     _run,
     lambda q, k, *_: (torch.empty_like(q), torch.empty_like(k)),
+    one_by_one,
 )
 _rope_inplace = register(
     f"rope_inplace(Tensor(a!) q, Tensor(b!) k, {_INPUTS}) -> ()",

@@ -1,0 +1,63 @@
+"""Other libraries, served without a change to the programs that use them.
+
+Nothing is imported here until it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tritune.integrations.enabled import Enabled
+from tritune.integrations.errors import IntegrationError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Enabled", "IntegrationError", "disable", "enable", "enable_all"]
+
+_LIBRARIES = ("transformers",)
+
+
+def enable(what: str | torch.nn.Module, **options: Any) -> Enabled:
+    """Serve a library, by its name, or change a transformers model so that tritune computes it.
+
+    `enable("transformers")` makes `attn_implementation="tritune"` known. `enable(model)` changes a
+    model; see docs/transformers.md for the options. What is returned takes it back, by its
+    `disable()` or as the context of a `with`.
+    """
+    if not isinstance(what, str):
+        from tritune.integrations.transformers.model import enable_model
+
+        return enable_model(what, **options)
+    if what not in _LIBRARIES:
+        known = ", ".join(map(repr, _LIBRARIES))
+        raise IntegrationError(f"enable does not know {what!r}, allowed: {known}, or a model")
+    if options:
+        raise IntegrationError(f"enable({what!r}) has no options, given: {', '.join(options)}")
+    from tritune.integrations import transformers
+
+    transformers.register()
+    return Enabled()
+
+
+def disable(model: torch.nn.Module) -> None:
+    """Change a model back into what it was before `enable(model)`."""
+    from tritune.integrations.transformers.model import disable_model
+
+    disable_model(model)
+
+
+def enable_all() -> Enabled:
+    """Serve whatever this process has, without a change to it: torch's attention, transformers.
+
+    Calls of scaled_dot_product_attention go to `tritune.sdpa`. A transformers model is changed
+    while its `generate` runs, and changed back after. What is not installed, or is not imported by
+    the program, costs nothing; what is broken is left alone.
+    """
+    from tritune.integrations.generate import serve_generate
+    from tritune.integrations.sdpa import route
+    from tritune.integrations.watch import when_imported
+
+    enabled = route()
+    enabled.add("transformers", when_imported("transformers.generation.utils", serve_generate))
+    return enabled

@@ -1,0 +1,93 @@
+"""Every `model.generate` of a transformers program, with the model changed while it runs.
+
+Nothing of transformers is imported here: this waits for the program to do so.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tritune.integrations.enabled import Enabled
+
+#: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
+_DEFAULTS = ("sdpa", "eager")
+
+
+def serve_generate(utils: ModuleType) -> Callable[[], None]:
+    """Wrap `GenerationMixin.generate` of transformers.generation.utils; returns the way back."""
+    mixin = utils.GenerationMixin
+    original = mixin.generate
+    running = _Running()
+
+    @functools.wraps(original)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _may_change(self, kwargs):
+            return original(self, *args, **kwargs)
+        with running.enter(self):
+            return original(self, *args, **kwargs)
+
+    mixin.generate = generate
+
+    def restore() -> None:
+        mixin.generate = original
+
+    return restore
+
+
+class _Running:
+    """Models whose `generate` runs: changed by the first call, changed back after the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._models: dict[int, tuple[int, Enabled]] = {}
+
+    def enter(self, model: Any) -> Enabled:
+        """A context in which the model is changed; calls may overlap."""
+        with self._lock:
+            count, enabled = self._models.get(id(model), (0, None))
+            enabled = enabled or _changed(model)
+            self._models[id(model)] = count + 1, enabled
+        context = Enabled()
+        context.add("generate", lambda: self._leave(model))
+        return context
+
+    def _leave(self, model: Any) -> None:
+        with self._lock:
+            count, enabled = self._models.pop(id(model))
+            if count > 1:
+                self._models[id(model)] = count - 1, enabled
+            else:
+                enabled.disable()
+
+
+def _may_change(model: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the result stays the same but for rounding."""
+    if getattr(model, "training", True):
+        return False
+    settings = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
+    wants_weights = kwargs.get("output_attentions") or any(
+        getattr(setting, "output_attentions", False)
+        for setting in (*settings, getattr(model, "config", None))
+    )
+    return not wants_weights
+
+
+def _changed(model: Any) -> Enabled:
+    try:
+        from tritune.integrations.transformers.model import enable_model, is_enabled
+
+        if is_enabled(model):
+            return Enabled()
+        attention = (
+            model.config._attn_implementation in _DEFAULTS and model._can_set_attn_implementation()
+        )
+        return enable_model(model, attention=attention, norms=False, rotary=False, gated=False)
+    except Exception as error:
+        # The program did not ask for a change: it must not fail for it.
+        warnings.warn(f"generate runs as without tritune: {error}", stacklevel=5)
+        return Enabled()

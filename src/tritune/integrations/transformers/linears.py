@@ -1,0 +1,50 @@
+"""Linear layers, with the weights as they are or in 8 or 4 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tritune.integrations.enabled import Enabled
+from tritune.integrations.transformers.swap import Forward, is_plain, serves, swap_forward
+from tritune.ops.linear import linear
+from tritune.ops.quantize import GROUPS, quantize_weight
+
+_linear: Any = torch.ops.tritune.linear.default
+
+
+def swap_linear(enabled: Enabled, module: torch.nn.Module, bits: int | None, group: int) -> None:
+    """Let a linear layer call `tritune.linear`; with `bits`, from now on with a rounded weight.
+
+    The weight itself stays where it is, for the way back. A layer whose rows no group divides is
+    left alone.
+    """
+    if type(module) is not torch.nn.Linear or not is_plain(module):
+        return
+    if not serves(module.weight.detach()):
+        return
+    if bits is None:
+        swap_forward(enabled, "linear layers", module, _as_it_is)
+        return
+    fitting = [g for g in GROUPS if g <= group and module.in_features % g == 0]
+    if fitting:
+        forward = _quantized(module, bits, max(fitting))
+        swap_forward(enabled, f"linear layers in {bits} bits", module, forward)
+
+
+def _as_it_is(self: Any, input: torch.Tensor) -> Any:
+    weight, bias = self.weight, self.bias
+    if input.dtype != weight.dtype or not serves(input, weight, bias):
+        return type(self).forward(self, input)
+    return _linear(input, weight, bias, None)
+
+
+def _quantized(module: torch.nn.Linear, bits: int, group: int) -> Forward:
+    quantized = quantize_weight(module.weight.detach(), bits, group)
+    bias = None if module.bias is None else module.bias.detach()
+
+    def forward(self: Any, input: torch.Tensor) -> Any:
+        return linear(input, quantized, bias)
+
+    return forward

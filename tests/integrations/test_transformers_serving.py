@@ -1,0 +1,55 @@
+"""Continuous batching with a paged cache, and torch's compiler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from tests.integrations.families import exact_logits, logits, make, padding
+from tests.integrations.families import prompt as make_prompt
+from tritune.testing import assert_within_rule
+
+NEW_TOKENS = 6
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+def test_continuous_batching_generates_what_generate_does(family: str) -> None:
+    model = make(family)
+    prompts = [make_prompt(tokens, batch=1, seed=tokens) for tokens in (5, 40, 17)]
+    expected = []
+    for ids in prompts:
+        model.set_attn_implementation("eager")
+        tokens = model.generate(
+            ids, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False
+        )
+        expected.append(tokens[0, ids.shape[1] :].tolist())
+    model.set_attn_implementation("tritune")
+    # So few tokens at once that the second prompt is computed in pieces.
+    results = model.generate_batch(
+        [ids[0].tolist() for ids in prompts],
+        generation_config=GenerationConfig(
+            max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=-1, pad_token_id=0
+        ),
+        continuous_batching_config=ContinuousBatchingConfig(
+            num_blocks=32, max_batch_tokens=32, page_size=16
+        ),
+        progress_bar=False,
+    )
+    assert [result.generated_tokens for result in results.values()] == expected
+    assert model.config._attn_implementation == "tritune"
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "bert"])
+def test_a_compiled_model_computes_the_same(family: str) -> None:
+    torch.compiler.reset()
+    model = make(family, num_hidden_layers=1)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    for tokens in (40, 33):
+        ids = make_prompt(tokens)
+        mask = padding(ids, "left")
+        model.set_attn_implementation("tritune")
+        with torch.no_grad():
+            out = compiled(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+        plain = logits(model, "eager", ids, attention_mask=mask)[mask.bool()]
+        assert_within_rule(out, exact_logits(model, ids, mask), plain, slack=3.0)
