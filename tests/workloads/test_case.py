@@ -132,7 +132,7 @@ def test_batches_that_decode_are_offered_padded_too():
     decoding, prefilling = (
         case_of("paged_attention", f"queries={n} keys=64 kv_heads=1").vendors() for n in (1, 2)
     )
-    assert set(decoding) - set(prefilling) == {"sdpa_padded", "sdpa_padded_gathered"}
+    assert set(decoding) - set(prefilling) == {"sdpa_padded"}
 
 
 def test_a_problem_that_no_call_has_is_refused():

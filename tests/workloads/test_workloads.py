@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tritune.ops
-from tests.ops.rule import assert_within_rule
 from tests.workloads.small import SMALL, every_op, every_problem
 from tritune.kernels.kernel import Problem
+from tritune.testing import assert_within_rule
 from tritune.workloads import WORKLOADS, visible, workload_named, workload_of
 from tritune.workloads import attention as attention_module
 from tritune.workloads.workload import Inputs, Outputs, Workload

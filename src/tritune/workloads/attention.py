@@ -13,7 +13,7 @@ from tritune.kernels.kernel import Problem
 from tritune.ops.attention import attention
 from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.workloads.part import Part, taken, thinned
-from tritune.workloads.sdpa import sdpa_for
+from tritune.workloads.sdpa import folded_sdpa, sdpa_for
 from tritune.workloads.tensors import Maker, element_bytes
 from tritune.workloads.visible import (
     ROW_STEP,
@@ -56,6 +56,7 @@ class Attention(Workload):
         "alibi": False,
     }
     fixed: ClassVar[Values] = {"packed": False}
+    assisted = frozenset({"sdpa_folded"})
     allowed: ClassVar[Choices] = {"mask": ("none", "boolean", "additive")}
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +142,12 @@ class Attention(Workload):
         if q.numel() // q.shape[3] * k.shape[2] <= EAGER_SCORES:
             found["eager"] = lambda: attention_reference(**inputs)[0]
         fused = sdpa_for(q, k, inputs["v"], inputs)
-        return found if fused is None else {**found, "sdpa": fused}
+        folded = folded_sdpa(q, k, inputs["v"], inputs)
+        if fused is not None:
+            found["sdpa"] = fused
+        if folded is not None:
+            found["sdpa_folded"] = folded
+        return found
 
     def work(self, problem: AttentionProblem) -> Work:
         window = seen_window(problem.window, problem.keys)

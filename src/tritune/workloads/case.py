@@ -74,8 +74,18 @@ class OpCase:
         _ = self._originals
         with forced(self.workload.kernel, config):
             outputs = self.workload.run(self._inputs)
+        return self.compared(outputs)
+
+    def compared(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The part of the op's outputs that is compared with what is expected."""
         part = self._part
         return outputs if part is None else [output[part] for output in outputs]
+
+    @property
+    def inputs(self) -> Inputs:
+        """The arguments of the op."""
+        _ = self._originals
+        return self._inputs
 
     def restore(self) -> None:
         """Put back what the op has overwritten of its inputs."""
@@ -99,7 +109,8 @@ class OpCase:
     @functools.cached_property
     def _vendors(self) -> Mapping[str, Callable[[], Any]]:
         self.restore()
-        return self.workload.vendors(self._inputs)
+        found = self.workload.vendors(self._inputs)
+        return {name: call for name, call in found.items() if name not in self.workload.assisted}
 
     def vendors(self) -> Mapping[str, Callable[[], Any]]:
         """What torch offers for the same inputs."""
@@ -114,7 +125,7 @@ def compiling() -> Iterator[list[Launch]]:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         compiled = run(self, *args, grid=grid, warmup=True, **kwargs)
-        launches.append(Launch(compiled, tuple(grid), _scalars(self, args, kwargs)))
+        launches.append(Launch(compiled, tuple(grid), scalars_of(self, args, kwargs)))
         return compiled
 
     JITFunction.run = compile_only
@@ -124,7 +135,7 @@ def compiling() -> Iterator[list[Launch]]:
         JITFunction.run = run
 
 
-def _scalars(
+def scalars_of(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | float | bool | str, ...]:
     """The numbers that a launch is given: what is no constant is not in the binary."""

@@ -60,6 +60,7 @@ class PagedAttention(Workload):
         "alibi": False,
         "sinks": False,
     }
+    assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
     allowed: ClassVar[Choices] = {
         "kv_dtype": (*FLOATS, *QUANTIZED),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),

@@ -54,7 +54,10 @@ DECODES = {
 #: Prompts that are processed together, of different lengths: the longest is given.
 PACKED = {
     "quick": (Step(4, 256, 256),),
-    "normal": (Step(4, 512, 512), Step(8, 1024, 1024),),
+    "normal": (
+        Step(4, 512, 512),
+        Step(8, 1024, 1024),
+    ),
     "full": (Step(2, 2048, 2048), Step(16, 256, 256), Step(32, 128, 128), Step(4, 256, 4096)),
 }
 #: Tokens of a step, for whatever does not look at other tokens.

@@ -27,16 +27,28 @@ def sdpa_for(
         k, v = k[:, :, -window:], v[:, :, -window:]
         inputs = {**inputs, "window": None}
     bias = _bias(q, k.shape[2], inputs)
-    if bias is None and queries == 1:
-        # The query heads that share a KV head are as good as so many queries: nothing is masked.
-        folded = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
-        return lambda: functional.scaled_dot_product_attention(folded, k, v).view(
-            *q.shape[:3], v.shape[3]
-        )
-    options: dict[str, Any] = {"attn_mask": bias, "is_causal": bias is None and inputs["causal"]}
+    # A single query sees all keys; torch would let it see the first one only.
+    causal = bias is None and inputs["causal"] and queries > 1
+    options: dict[str, Any] = {"attn_mask": bias, "is_causal": causal}
     return functools.partial(
         functional.scaled_dot_product_attention, q, k, v, enable_gqa=True, **options
     )
+
+
+def folded_sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: dict[str, Any]
+) -> Callable[[], torch.Tensor] | None:
+    """The call for a single query whose heads that share a KV head are given as so many queries.
+
+    torch reads keys and values once then, and does not do so by itself.
+    """
+    if q.shape[2] > 1 or q.shape[1] == k.shape[1] or {"alibi_slopes", "mask"} & set(inputs):
+        return None
+    folded = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+    call = sdpa_for(folded, k, v, {**inputs, "causal": False, "window": None})
+    if call is None or inputs.get("window") is not None:
+        return None
+    return lambda: call().view(*q.shape[:3], v.shape[3])
 
 
 def packed_sdpa(

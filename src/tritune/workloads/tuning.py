@@ -16,6 +16,7 @@ import torch
 
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel, Problem
+from tritune.pack.contents import Section
 from tritune.policy import refresh
 from tritune.policy.describe import learn_and_save
 from tritune.policy.features import distance as problem_distance
@@ -27,10 +28,12 @@ from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS, effort_named
 from tritune.tuning.environment import environment
+from tritune.tuning.recorded_calls import RecordedCall
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Crew, Job, Outcome, Progress, Settings, begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.fields import types_of
+from tritune.workloads.packed import packed_job
 from tritune.workloads.workload import Workload
 
 #: How many other tasks a search begins from.
@@ -38,9 +41,9 @@ PRIORS = 4
 
 
 class Tuned(NamedTuple):
-    """One problem of one op, and what tuning it has brought."""
+    """One problem of one op or of a program's own kernel, and what tuning it has brought."""
 
-    workload: Workload
+    workload: Workload | RecordedCall
     problem: Problem
     outcome: Outcome
 
@@ -54,11 +57,17 @@ def tune_problem(
     settings: Settings,
     watch: Callable[[Progress], None] = lambda progress: None,
     crew: Crew | None = None,
+    section: Section | None = None,
 ) -> Outcome:
-    """Find the best config of an op for a problem on a device, and remember it."""
+    """Find the best config of an op for a problem on a device, and remember it.
+
+    With a section of a pack, only its configs are tried.
+    """
     silicon = detect(device)
     store.add_device(silicon)
     job = job_for(workload, problem, device, silicon, store)
+    if section is not None:
+        job = packed_job(job, section)
     return tune_case(job, store, run, settings, watch, crew)
 
 
@@ -90,10 +99,12 @@ def tune_all(
     command: str,
     begin: Callable[[Workload, Problem], None] = lambda workload, problem: None,
     watch: Callable[[Progress], None] = lambda progress: None,
+    sections: Mapping[tuple[str, Problem], Section] | None = None,
 ) -> Iterator[Tuned]:
     """Tune one problem after the other, each with its share of the time that is left; then learn.
 
-    Whoever stops in between has what was tuned so far, in the store too.
+    `sections` are a pack's, by op and problem: of what they are about, only their configs are
+    tried. Whoever stops in between has what was tuned so far, in the store too.
     """
     if not work:
         return
@@ -104,7 +115,10 @@ def tune_all(
             begin(workload, problem)
             share = max(end - time.monotonic(), 0.0) / (len(work) - done)
             here = replace(settings, budget_seconds=share)
-            outcome = tune_problem(workload, problem, device, store, run, here, watch, crew)
+            section = (sections or {}).get((workload.name, problem))
+            outcome = tune_problem(
+                workload, problem, device, store, run, here, watch, crew, section
+            )
             yield Tuned(workload, problem, outcome)
     for kernel in {workload.kernel.name: workload.kernel for workload, _ in work}.values():
         learn_and_save(store, kernel, detect(device))

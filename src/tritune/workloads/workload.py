@@ -47,6 +47,9 @@ class Workload(ABC):
     fixed: ClassVar[Values] = {}
     #: Fields that have few possible values.
     allowed: ClassVar[Choices] = {}
+    #: Of what torch offers, that for which somebody has done a part of the work beforehand. It is
+    #: measured to be shown, not to be compared with.
+    assisted: ClassVar[frozenset[str]] = frozenset()
     #: How far plain torch's error may be exceeded, see the numerical rule.
     slack: ClassVar[float] = 2.0
 

@@ -1,0 +1,25 @@
+"""The device that an option names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_device(name: str | None) -> torch.device:
+    """The torch device of this name, a GPU or else the CPU if there is none; refused in a line."""
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise typer.BadParameter(f"device {name!r}, allowed: cpu, cuda, cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("torch sees no GPU here: run this on the machine that has it")
+    return device

@@ -1,0 +1,171 @@
+"""`tritune bench`: the tuned ops beside the default config, the vendor's library and the limit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tritune.kernels.kernel import Problem
+    from tritune.targets.roofline import Limits
+    from tritune.workloads.bench import Row
+
+DEFAULT_SUITE = "all"
+AGAINST = ("vendor", "default")
+
+
+def command(
+    ops: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OP]...", help="Ops to measure; all of the suite by default."),
+    ] = None,
+    suite: Annotated[
+        str, typer.Option(help="attention, norms, rope, activations, linear or all.")
+    ] = DEFAULT_SUITE,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help='A problem of one op instead, such as "queries=1 keys=4096".'),
+    ] = None,
+    against: Annotated[
+        str, typer.Option(help="vendor: also what torch offers; default: the default config only.")
+    ] = AGAINST[0],
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; what is here by default.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long one problem is measured, at least.")
+    ] = 3.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write JSON; - to print it.")
+    ] = None,
+) -> None:
+    """Measure the ops as they are called, in one run, interleaved, with cold caches.
+
+    Beside each: its default config, the fastest correct thing that torch offers, and the
+    limit of the hardware, measured in the same run. Uses what `tritune tune` has found before.
+    """
+    from tritune.cli._devices import torch_device
+    from tritune.targets.roofline import measure_limits, measure_limits_again
+    from tritune.workloads.bench import measure, related
+    from tritune.workloads.catalog import WORKLOADS
+
+    if against not in AGAINST:
+        raise typer.BadParameter(f"against {against!r}, allowed: {', '.join(AGAINST)}")
+    if not seconds > 0:
+        raise typer.BadParameter(f"seconds {seconds:g}, allowed: more than 0")
+    where = torch_device(device)
+    work = _chosen(ops or [], suite, problem or [])
+    limits = measure_limits(where)
+    rows: list[Row] = []
+    for number, (op, each) in enumerate(work, 1):
+        row = measure(WORKLOADS[op], each, where, seconds, vendors=against == "vendor")
+        rows.append(row)
+        _report(number, len(work), row)
+        # A limit that was measured while something else ran is none.
+        limits = limits.or_better(measure_limits_again(where))
+    rows = [related(row, WORKLOADS[row.op], limits) for row in rows]
+    document = as_document(where, limits, rows)
+    if json_file is None:
+        _show(rows, document)
+    elif str(json_file) == "-":
+        print(json.dumps(document, indent=2))
+    else:
+        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        _show(rows, document)
+
+
+def as_document(device: Any, limits: Limits, rows: Sequence[Row]) -> dict[str, Any]:
+    """The JSON form."""
+    from tritune.targets.device import detect
+    from tritune.tuning.environment import versions
+    from tritune.workloads.bench import summary
+
+    silicon = detect(device)
+    return {
+        "device": {
+            "name": silicon.name,
+            "target": str(silicon.target),
+            "fingerprint": silicon.fingerprint,
+        },
+        "versions": versions(),
+        "limits": {
+            "flops_per_second": dict(limits.flops_per_second),
+            "read_bytes_per_second": limits.read_bytes_per_second,
+        },
+        "rows": [row.to_json() for row in rows],
+        "summary": summary(rows),
+    }
+
+
+def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[str, Problem]]:
+    from tritune.workloads.catalog import workload_named
+    from tritune.workloads.suites import suite as problems
+
+    for op in ops:
+        workload_named(op)
+    if texts:
+        if len(ops) != 1:
+            raise typer.BadParameter("--problem needs exactly one op")
+        return [(ops[0], workload_named(ops[0]).parse(text)) for text in texts]
+    found = [(op, each) for op, each in problems(suite) if not ops or op in ops]
+    if not found:
+        raise typer.BadParameter(f"the suite {suite} has no problem of {', '.join(ops)}")
+    return found
+
+
+def _report(number: int, total: int, row: Row) -> None:
+    """One line for each problem, so that a long run can be followed."""
+    from tritune.cli._tune_display import described
+
+    beside = "" if row.ratio is None else f", {row.ratio:.2f}x {row.vendor}"
+    line = f"[{number}/{total}] {row.op} {described(row.problem)}: {_ms(row.ours_ms)}{beside}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tritune.cli._tune_display import described
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("op", "problem"):
+        table.add_column(name)
+    for name in ("ours", "default", "vendor", "ratio", "of limit"):
+        table.add_column(name, justify="right")
+    table.add_column("config")
+    for row in rows:
+        table.add_row(
+            row.op,
+            described(row.problem),
+            _ms(row.ours_ms),
+            _ms(row.default_ms),
+            "-" if row.vendor_ms is None else f"{_ms(row.vendor_ms)} {row.vendor}",
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
+            f"{row.limit_fraction:.0%} {row.limit}",
+            row.source,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+    console.print(table)
+    limits = document["limits"]
+    flops = limits["flops_per_second"]["float32"] / 1e9
+    read = limits["read_bytes_per_second"] / 1e9
+    console.print(f"limits: {flops:.0f} GFLOP/s in float32 products, {read:.1f} GB/s read")
+    found = document["summary"]
+    if found["geomean_ratio"] is not None:
+        worst = min((row for row in rows if row.ratio is not None), key=lambda row: row.ratio or 0)
+        console.print(
+            f"against the vendor: geometric mean {found['geomean_ratio']:.2f}, "
+            f"worst {found['min_ratio']:.2f} ({worst.op} {described(worst.problem)})"
+        )
+    over = found["geomean_tuned_over_default"]
+    console.print(f"tuned over the default config: geometric mean {over:.2f}")
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms >= 10 else f"{ms:.3f} ms"

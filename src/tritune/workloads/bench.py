@@ -1,0 +1,196 @@
+"""Measuring an op beside its default config and the vendor's functions, in one process, in turns.
+
+Every round times each candidate once, in an order of its own, with cold caches; what counts is
+each one's median. Who has given a wrong result is not timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tritune.errors import TrituneError
+from tritune.kernels.kernel import Problem
+from tritune.policy import answer_for, forced
+from tritune.space import Config
+from tritune.targets.device import detect
+from tritune.targets.roofline import Limits, measure_limits, seconds_at_limit
+from tritune.tuning.case import Expected
+from tritune.tuning.timing import Flush, stopwatch
+from tritune.tuning.verify import judge
+from tritune.workloads.case import OpCase
+from tritune.workloads.workload import Outputs, Workload
+
+OURS, DEFAULT = "ours", "default"
+LEAST_ROUNDS, MOST_ROUNDS = 7, 41
+#: Of several vendor's functions, one that is this much slower than the best after a few rounds is
+#: not the one to compare with.
+BEHIND = 1.5
+BEHIND_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem, measured."""
+
+    op: str
+    problem: Problem
+    config: Config
+    #: Where the config comes from: exact, learned or default.
+    source: str
+    ours_ms: float
+    default_ms: float
+    vendor: str | None
+    vendor_ms: float | None
+    #: What somebody did a part of for the vendor, and the time of the rest: not in the ratio.
+    assisted: Mapping[str, float]
+    #: What bounds the problem on this device, compute or memory, and how near we are.
+    limit: str
+    limit_fraction: float
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the vendor."""
+        return None if self.vendor_ms is None else self.vendor_ms / self.ours_ms
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "problem": self.problem.fields(),
+            "dtype": self.problem.fields()["dtype"],
+            "config": self.config.to_json(),
+            "source": self.source,
+            "ours_ms": self.ours_ms,
+            "default_ms": self.default_ms,
+            "vendor_ms": self.vendor_ms,
+            "vendor": self.vendor,
+            "assisted_ms": dict(self.assisted),
+            "ratio": self.ratio,
+            "limit": self.limit,
+            "limit_fraction": self.limit_fraction,
+        }
+
+
+def summary(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Geometric means, and the worst row."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    return {
+        "geomean_ratio": _geomean(ratios),
+        "min_ratio": min(ratios, default=None),
+        "geomean_tuned_over_default": _geomean([row.default_ms / row.ours_ms for row in rows]),
+    }
+
+
+def measure(
+    workload: Workload,
+    problem: Problem,
+    device: torch.device,
+    seconds: float = 3.0,
+    vendors: bool = True,
+    seed: int = 0,
+) -> Row:
+    """Time the op as it is called, its default config and what the vendor has, interleaved."""
+    case = OpCase(workload, problem, device, seed)
+    target = detect(device).target
+    default = workload.kernel.default(problem, target.family, target.arch)
+    answer = answer_for(workload.kernel, problem, device)
+    inputs = case.inputs
+    calls: dict[str, Callable[[], Any]] = {OURS: functools.partial(workload.run, inputs)}
+    if answer.config != default:
+        calls[DEFAULT] = functools.partial(_with, workload, default, inputs)
+    rivals = workload.vendors(inputs, compiled=_worth_compiling(workload)) if vendors else {}
+    correct = _correct(case, {**calls, **rivals})
+    for name in calls:
+        if name not in correct:
+            raise TrituneError(f"{workload.name} {problem}: the {name} config gives wrong results")
+    medians = _race(case, correct, rivals.keys(), seconds, random.Random(seed))
+    unaided = {n: medians[n] for n in rivals if n in medians and n not in workload.assisted}
+    vendor = min(unaided, key=unaided.__getitem__, default=None)
+    row = Row(
+        op=workload.name,
+        problem=problem,
+        config=answer.config,
+        source=answer.source,
+        ours_ms=medians[OURS],
+        default_ms=medians.get(DEFAULT, medians[OURS]),
+        vendor=vendor,
+        vendor_ms=None if vendor is None else unaided[vendor],
+        assisted={n: medians[n] for n in rivals if n in medians and n in workload.assisted},
+        limit="",
+        limit_fraction=0.0,
+    )
+    return related(row, workload, measure_limits(device))
+
+
+def related(row: Row, workload: Workload, limits: Limits) -> Row:
+    """The row with its distance from these limits."""
+    bound, seconds = _bound(workload, row.problem, limits)
+    return replace(row, limit=bound, limit_fraction=1000 * seconds / row.ours_ms)
+
+
+def _with(workload: Workload, config: Config, inputs: dict[str, Any]) -> Outputs:
+    with forced(workload.kernel, config):
+        return workload.run(inputs)
+
+
+def _worth_compiling(workload: Workload) -> bool:
+    # Scores in memory make attention slow, however well the code around them is fused.
+    return "attention" not in workload.name
+
+
+def _correct(case: OpCase, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+    """Those whose results are within the numerical rule."""
+    expected = case.expected()
+    return {name: call for name, call in calls.items() if _is_right(case, call, expected)}
+
+
+def _is_right(case: OpCase, call: Callable[[], Any], expected: Expected) -> bool:
+    case.restore()
+    outputs = call()
+    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+    return judge(case.compared(outputs), expected, ()) is None
+
+
+def _race(
+    case: OpCase,
+    calls: Mapping[str, Callable[[], Any]],
+    rivals: Any,
+    seconds: float,
+    rng: random.Random,
+) -> dict[str, float]:
+    flush = Flush(case.device)
+    watches = {n: stopwatch(case.device, call, case.restore, flush) for n, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in watches}
+    started = time.monotonic()
+    for number in range(MOST_ROUNDS):
+        if number >= LEAST_ROUNDS and time.monotonic() - started > seconds:
+            break
+        order = list(watches)
+        rng.shuffle(order)
+        for name in order:
+            times[name].append(watches[name].sample_ms())
+        if number + 1 == BEHIND_ROUNDS:
+            best = min((min(times[n]) for n in watches if n in rivals), default=0.0)
+            for name in [n for n in watches if n in rivals and min(times[n]) > BEHIND * best]:
+                del watches[name]
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _bound(workload: Workload, problem: Problem, limits: Limits) -> tuple[str, float]:
+    """What a problem is bound by, and the seconds that it would take at that limit."""
+    work, dtype = workload.work(problem), problem.fields()["dtype"]
+    compute = seconds_at_limit(work.flops, 0.0, dtype, limits)
+    memory = seconds_at_limit(0.0, work.bytes, dtype, limits)
+    return ("compute", compute) if compute > memory else ("memory", memory)
+
+
+def _geomean(values: Sequence[float]) -> float | None:
+    return math.exp(statistics.fmean(map(math.log, values))) if values else None

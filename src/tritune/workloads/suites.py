@@ -1,0 +1,150 @@
+"""Problems of real models, gathered into suites to be measured together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tritune.errors import TrituneError
+from tritune.kernels.kernel import Problem
+from tritune.workloads.catalog import workload_named
+from tritune.workloads.fields import nearest
+from tritune.workloads.models import PRESETS, Model
+
+#: An op and the fields of a problem that differ from the op's defaults.
+Entry = tuple[str, Mapping[str, Any]]
+
+F32, F16, BF16 = "float32", "float16", "bfloat16"
+LLAMA, QWEN, GEMMA = PRESETS["llama-3-8b"], PRESETS["qwen3-8b"], PRESETS["gemma-3-4b"]
+OSS, MISTRAL = PRESETS["gpt-oss-20b"], PRESETS["mistral-7b"]
+PAGE_SIZE = 16
+
+
+def suite(name: str) -> list[tuple[str, Problem]]:
+    """The ops and problems of a suite; each once."""
+    try:
+        entries = SUITES[name]
+    except KeyError:
+        known = ", ".join(SUITES)
+        raise TrituneError(
+            f"no suite {name!r}{nearest(name, SUITES)}; there are: {known}"
+        ) from None
+    found = ((op, workload_named(op).problem(**fields)) for op, fields in entries)
+    return list(dict.fromkeys(found))
+
+
+def _prefill(
+    model: Model, tokens: int, dtype: str, causal: bool = True, windowed: bool = False
+) -> Entry:
+    window = model.window if windowed else None
+    return "attention", {
+        "heads": model.heads,
+        "group": model.group,
+        "queries": tokens,
+        "keys": tokens,
+        "head_size": model.head_size,
+        "dtype": dtype,
+        "causal": causal,
+        "window": window or 0,
+    }
+
+
+def _decode(model: Model, batch: int, context: int, dtype: str) -> Entry:
+    return "attention", {
+        "batch": batch,
+        "heads": model.heads,
+        "group": model.group,
+        "queries": 1,
+        "keys": context,
+        "head_size": model.head_size,
+        "dtype": dtype,
+    }
+
+
+def _paged(model: Model, batch: int, context: int, dtype: str, windowed: bool = False) -> Entry:
+    return "paged_attention", {
+        "sequences": batch,
+        "kv_heads": model.kv_heads,
+        "group": model.group,
+        "page_size": PAGE_SIZE,
+        "queries": 1,
+        # A problem's keys are those that a window lets the queries see.
+        "keys": min(context, 2 * model.window) if windowed and model.window else context,
+        "head_size": model.head_size,
+        "dtype": dtype,
+        "window": windowed,
+        "sinks": model.sinks,
+    }
+
+
+def _attention() -> Iterator[Entry]:
+    yield from (_prefill(LLAMA, tokens, F32) for tokens in (128, 256, 512, 1024, 2048, 4096))
+    yield from (_prefill(LLAMA, 1024, dtype) for dtype in (BF16, F16))
+    yield from (_prefill(LLAMA, 1024, dtype, causal=False) for dtype in (F32, BF16))
+    yield from (_prefill(QWEN, tokens, BF16) for tokens in (512, 2048))
+    yield from (_prefill(GEMMA, 2048, dtype, windowed=True) for dtype in (F32, BF16))
+    yield _prefill(GEMMA, 1024, BF16)
+    yield from (_prefill(OSS, 1024, dtype, windowed=True) for dtype in (F32, BF16))
+    yield _prefill(MISTRAL, 4096, BF16)
+    for dtype in (F32, BF16, F16):
+        yield from (_decode(LLAMA, 1, context, dtype) for context in (4096, 16384))
+    yield from (_decode(LLAMA, 1, context, BF16) for context in (1024, 32768))
+    yield from (_decode(QWEN, batch, context, BF16) for batch, context in ((4, 4096), (16, 1024)))
+    yield _decode(GEMMA, 1, 8192, BF16)
+    yield from (_paged(LLAMA, 1, 16384, dtype) for dtype in (F32, BF16, F16))
+    yield from (_paged(QWEN, batch, context, BF16) for batch, context in ((8, 4096), (16, 1024)))
+    yield _paged(GEMMA, 4, 2048, BF16)
+    yield from (_paged(OSS, 4, 4096, BF16, windowed) for windowed in (False, True))
+    yield _paged(MISTRAL, 1, 16384, BF16, windowed=True)
+
+
+def _norms() -> Iterator[Entry]:
+    for model in (LLAMA, GEMMA):
+        for rows, dtype in ((1, BF16), (1024, F32), (1024, BF16), (1024, F16)):
+            yield "rms_norm", {"rows": rows, "columns": model.hidden, "dtype": dtype}
+            yield "add_rms_norm", {"rows": rows, "columns": model.hidden, "dtype": dtype}
+
+
+def _rope() -> Iterator[Entry]:
+    for model in (LLAMA, OSS):
+        for tokens, dtype in ((1, BF16), (1024, F32), (1024, BF16)):
+            yield (
+                "rope",
+                {
+                    "tokens": tokens,
+                    "q_heads": model.heads,
+                    "k_heads": model.kv_heads,
+                    "size": model.head_size,
+                    "rotary": model.head_size,
+                    "dtype": dtype,
+                },
+            )
+
+
+def _activations() -> Iterator[Entry]:
+    for rows, dtype in ((1, BF16), (1024, F32), (1024, BF16), (1024, F16)):
+        yield "silu_mul", {"rows": rows, "columns": LLAMA.mlp, "dtype": dtype}
+    yield "gelu_mul", {"rows": 1024, "columns": GEMMA.mlp, "dtype": BF16}
+
+
+def _linear() -> Iterator[Entry]:
+    n, k = LLAMA.hidden, LLAMA.hidden
+    for dtype in (F32, BF16, F16):
+        yield from (
+            ("linear", {"rows": rows, "n": n, "k": k, "dtype": dtype}) for rows in (1, 4, 16, 256)
+        )
+    for bits in (8, 4):
+        yield "linear_quantized", {"rows": 1, "n": n, "k": k, "dtype": BF16, "bits": bits}
+
+
+_PARTS: Mapping[str, Sequence[Entry]] = {
+    "attention": tuple(_attention()),
+    "norms": tuple(_norms()),
+    "rope": tuple(_rope()),
+    "activations": tuple(_activations()),
+    "linear": tuple(_linear()),
+}
+SUITES: Mapping[str, Sequence[Entry]] = {
+    **_PARTS,
+    "all": tuple(entry for part in _PARTS.values() for entry in part),
+}

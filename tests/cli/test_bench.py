@@ -1,0 +1,55 @@
+"""`tritune bench` measures what it is asked for, and refuses the rest in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tritune.cli.main import main
+
+PROBLEM = ["rms_norm", "--problem", "rows=8 columns=64 dtype=float32", "--seconds", "0.01"]
+
+
+def test_the_json_has_everything_that_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    assert main(["bench", *PROBLEM, "--json", str(file)]) == 0
+    document = json.loads(file.read_text())
+    assert set(document) == {"device", "versions", "limits", "rows", "summary"}
+    (row,) = document["rows"]
+    assert {
+        "op", "problem", "dtype", "config", "ours_ms", "default_ms", "vendor_ms", "vendor",
+        "ratio", "limit", "limit_fraction",
+    } <= set(row)  # fmt: skip
+    assert document["summary"]["min_ratio"] == row["ratio"]
+    assert "geometric mean" in capsys.readouterr().out
+
+
+def test_json_goes_to_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *PROBLEM, "--against", "default", "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["vendor"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--suite", "nosuch"], "no suite 'nosuch'"),
+        (["nosuch"], "no op 'nosuch'"),
+        (["--problem", "rows=1"], "exactly one op"),
+        (["rope", "--suite", "linear"], "no problem of rope"),
+        (["--against", "nobody"], "allowed: vendor, default"),
+        (["--seconds", "0"], "more than 0"),
+        (["rms_norm", "--problem", "rows=0"], "rows"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert len(error.strip().splitlines()) == 1

@@ -1,0 +1,66 @@
+"""An op is measured beside its default config and what torch offers; who is wrong is not timed."""
+
+from __future__ import annotations
+
+import torch
+
+from tritune.space import Config
+from tritune.workloads.bench import Row, measure, summary
+from tritune.workloads.catalog import WORKLOADS
+from tritune.workloads.rms_norm import RmsNorm
+from tritune.workloads.workload import Inputs, Vendors
+
+CPU = torch.device("cpu")
+NORM = WORKLOADS["rms_norm"].problem(rows=8, columns=64, dtype="float32")
+
+
+class Boastful(RmsNorm):
+    """Its vendor is fast, and wrong."""
+
+    def offers(self, inputs: Inputs) -> Vendors:
+        return {"fast": lambda: inputs["x"], **super().offers(inputs)}
+
+
+class Assisted(RmsNorm):
+    """One of its vendors has had the result worked out beforehand."""
+
+    assisted = frozenset({"ready"})
+
+    def offers(self, inputs: Inputs) -> Vendors:
+        found = super().offers(inputs)
+        result = found["eager"]()
+        return {"ready": lambda: result, **found}
+
+
+def test_a_row_has_all_that_it_compares() -> None:
+    row = measure(RmsNorm(), NORM, CPU, seconds=0.01)
+    assert row.ours_ms > 0 and row.default_ms > 0 and row.limit_fraction > 0
+    assert row.vendor in RmsNorm().vendors(RmsNorm().inputs(NORM), compiled=True)
+    assert row.vendor_ms is not None and row.ratio == row.vendor_ms / row.ours_ms
+    assert (row.limit, row.source) == ("memory", "default")
+
+
+def test_a_vendor_with_a_wrong_result_is_not_compared_with() -> None:
+    row = measure(Boastful(), NORM, CPU, seconds=0.01)
+    assert row.vendor is not None and row.vendor != "fast"
+
+
+def test_a_vendor_whose_work_was_done_beforehand_is_shown_but_not_compared_with() -> None:
+    row = measure(Assisted(), NORM, CPU, seconds=0.01)
+    assert set(row.assisted) == {"ready"}
+    assert row.vendor != "ready"
+
+
+def test_without_vendors_there_is_no_ratio() -> None:
+    row = measure(RmsNorm(), NORM, CPU, seconds=0.01, vendors=False)
+    assert (row.vendor, row.vendor_ms, row.ratio) == (None, None, None)
+    assert summary([row])["geomean_ratio"] is None
+
+
+def test_the_summary_has_geometric_means_and_the_worst_row() -> None:
+    def row(ours: float, default: float, vendor: float) -> Row:
+        config = Config.of(BLOCK=1)
+        return Row("op", NORM, config, "exact", ours, default, "torch", vendor, {}, "memory", 0.5)
+
+    found = summary([row(1.0, 2.0, 4.0), row(1.0, 8.0, 1.0)])
+    assert found == {"geomean_ratio": 2.0, "min_ratio": 1.0, "geomean_tuned_over_default": 4.0}
