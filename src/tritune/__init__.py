@@ -34,6 +34,9 @@ _PUBLIC: dict[str, tuple[str, str]] = {
     "linear": ("tritune.ops.linear", "linear"),
     "quantize_weight": ("tritune.ops.quantize", "quantize_weight"),
     "QuantizedWeight": ("tritune.ops.quantize", "QuantizedWeight"),
+    "sdpa": ("tritune.integrations.sdpa", "sdpa"),
+    "enable": ("tritune.integrations", "enable"),
+    "disable": ("tritune.integrations", "disable"),
 }
 
 __all__ = [
@@ -49,6 +52,8 @@ __all__ = [
     "attention_varlen",
     "autotune",
     "cpu",
+    "disable",
+    "enable",
     "errors",
     "gelu_mul",
     "linear",
@@ -57,6 +62,7 @@ __all__ = [
     "quantize_weight",
     "rms_norm",
     "rope",
+    "sdpa",
     "silu_mul",
     "tune",
     "warm",

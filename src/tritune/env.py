@@ -33,12 +33,20 @@ class Variable(Generic[T]):
 
 
 #: How configs are chosen: see `tritune.mode`.
-MODES = ("default", "serve", "tune", "background", "pinned")
+MODES = ("default", "serve", "tune", "background", "record", "pinned")
+#: What becomes of the program's `triton.autotune` kernels: see docs/run.md.
+AUTOTUNE_CHOICES = ("0", "1", "serve")
 
 
 def _mode(text: str) -> str:
     if text not in MODES:
         raise ValueError(f"expected one of {', '.join(MODES)}")
+    return text
+
+
+def _autotune(text: str) -> str:
+    if text not in AUTOTUNE_CHOICES:
+        raise ValueError(f"expected one of {', '.join(AUTOTUNE_CHOICES)}")
     return text
 
 
@@ -87,4 +95,12 @@ CHECK = Variable(
     "1: ops on a GPU check the values of index tensors too, which waits for the device.",
 )
 
-VARIABLES: tuple[Variable[Any], ...] = (STORE, MODE, PINNED, BACKGROUND_SECONDS, CHECK)
+AUTOTUNE = Variable(
+    "TRITUNE_AUTOTUNE",
+    _autotune,
+    "1: every triton.autotune kernel of the process remembers its winners and is tuned in "
+    "processes of its own, as under `tritune run`; serve: the same, but nothing is tuned; unset or "
+    "0: as Triton does it.",
+)
+
+VARIABLES: tuple[Variable[Any], ...] = (STORE, MODE, PINNED, BACKGROUND_SECONDS, CHECK, AUTOTUNE)

@@ -147,7 +147,16 @@ def test_formats_of_other_tools_go_in_and_out(tmp_path: Path) -> None:
 
 
 def test_every_format_that_can_be_written_can_be_asked_for() -> None:
-    assert set(db.FORMATS) == {"json", *WRITERS}
+    assert set(db.FORMATS) == {"json", "python", *WRITERS}
+
+
+def test_what_was_learned_is_written_as_python_or_it_says_what_is_missing(tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    assert tritune("db", "import", write_dejavu(tmp_path / "caches"), "--store", store).status == 0
+    done = tritune("db", "export", "--format", "python", "--store", store)
+    assert done.status == 2 and "give --kernel" in done.err
+    done = tritune("db", "export", "--format", "python", "--kernel", "attention", "--store", store)
+    assert done.status == 2 and "nothing was learned of the kernel 'attention' yet" in done.err
 
 
 def test_a_bad_file_is_one_line_and_the_others_are_imported(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ FIELDS = {
     "threads",
     "caches",
     "self_test",
+    "optional",
     "problems",
 }
 SETTINGS = (

@@ -1,16 +1,13 @@
 """A case whose configs can do everything that a config must not: `FAULT` says what."""
 
-import ctypes
 import itertools
-import os
-import re
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from tritune.space import Config
+from tritune.testing.faults import abort, allocate_without_end, fail, loop_for_ever, segfault
 from tritune.tuning.case import CaseSpec, Expected, Launch
 
 SIZE = 1000
@@ -60,7 +57,7 @@ class FaultyCase:
         values = config.as_kwargs()
         fault = values["FAULT"]
         if fault == "aborts the compiler":
-            os.abort()
+            abort()
         if fault == "hangs the compiler":
             loop_for_ever()
         if fault == "compiles without end":
@@ -75,13 +72,13 @@ class FaultyCase:
         values = config.as_kwargs()
         fault = values["FAULT"]
         if fault == "segfaults" or (self._undermined and fault == "none"):
-            ctypes.string_at(0)
+            segfault()
         if fault == "allocates without end":
             allocate_without_end()
         if fault == "raises":
-            raise ValueError("not with this config")
+            fail()
         if fault == "segfaults when timed" and next(self._runs) >= 2:
-            ctypes.string_at(0)
+            segfault()
         self._undermined = fault == "undermines the process"
         out = torch.empty_like(self._x)
         double_kernel[(triton.cdiv(SIZE, 256),)](self._x, out, SIZE, **values)
@@ -114,14 +111,3 @@ def open_case(knows: bool = True, log: str = "") -> FaultyCase:
 
 def config(fault: str = "none", repeat: int = 1) -> Config:
     return Config.of(REPEAT=repeat, FAULT=fault)
-
-
-def loop_for_ever() -> None:
-    """In C, where no other thread of the process gets a turn."""
-    re.match(r"(a+)+$", "a" * 64 + "b")
-
-
-def allocate_without_end() -> None:
-    kept = []
-    while True:
-        kept.append(np.empty(1 << 26, dtype=np.uint8))

@@ -47,7 +47,7 @@ def no_tuning(monkeypatch):
 def quick_tuning(monkeypatch):
     """A tuner that measures nothing: the last config of the list wins."""
 
-    def tune(job, store, run, settings):
+    def tune(job, store, run, settings, crew):
         job.spec.open().run(job.default)  # in the arguments' copies
         *others, winner = job.points.configs()
         for config in (winner, *others):

@@ -10,6 +10,7 @@ from tests.tuning import faulty
 from tests.tuning.faulty import SPEC, config
 from tritune.errors import TrituneError
 from tritune.space import Config
+from tritune.targets.binary import read_compiled
 from tritune.tuning.binaries import digest_of, facts_of, signature_of
 from tritune.tuning.build import BuildPool
 from tritune.tuning.case import CaseSpec, Launch
@@ -139,7 +140,7 @@ def test_what_a_gpu_is_launched_with_counts_where_a_cpu_knows_nothing_of_it(laun
 def test_facts_count_the_code_of_all_kernels(launch):
     facts = facts_of([launch, launch])
     assert facts["kernels"] == 2
-    assert facts["code_bytes"] == 2 * len(launch.compiled.kernel)
+    assert facts["code_bytes"] == 2 * read_compiled(launch.compiled).code_bytes
 
 
 def test_the_signature_tells_cases_apart_before_anything_is_built():

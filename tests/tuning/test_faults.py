@@ -20,7 +20,7 @@ MEMORY_BYTES = 512 << 20
 GOOD, SLOW = config(), config(repeat=200_000)
 
 COMPILER_FAULTS = {
-    "aborts the compiler": ("crash", "abort (SIGABRT) in compile (faulty.py"),
+    "aborts the compiler": ("crash", "called by compile (faulty.py"),
     "does not compile": ("compile_error", "this config is not meant to compile"),
     "compiles too large": ("out_of_resources", "shared memory"),
     "compiles without end": ("out_of_resources", "memory"),

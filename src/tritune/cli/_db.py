@@ -64,6 +64,24 @@ def show_kernel(kernel: str, store: str | None, as_json: bool) -> None:
             display.show_kernel(kernel, found, devices, learned)
 
 
+def export_policy(output: Path | None, kernel: str, store: str | None) -> None:
+    """Write what was learned of a kernel, most recently and on any device, as Python."""
+    from tritune.policy.tree_code import export_python
+
+    with _told(), Store(store, read_only=True) as opened:
+        found = summaries(opened, kernel)
+        learned = list(display.learned_policies(opened, found).values())
+        if not learned:
+            raise typer.BadParameter(
+                f"nothing was learned of the kernel {kernel!r} yet: tritune tune does, at its end"
+            )
+        text = "\n\n".join(export_python(policy) for policy in learned)
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            write(output, text)
+
+
 def export_json(output: Path | None, winners: bool, kernel: str | None, store: str | None) -> None:
     with _told(), Store(store, read_only=True) as opened:
         if winners:

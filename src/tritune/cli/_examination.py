@@ -68,6 +68,17 @@ class SelfTest:
 
 
 @dataclass(frozen=True)
+class OptionalPackage:
+    """A package that an integration needs. `reason` says why it is not used."""
+
+    name: str
+    version: str | None
+    serves: str
+    usable: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class Examination:
     versions: dict[str, str | None]
     devices: tuple[Device, ...]
@@ -75,6 +86,7 @@ class Examination:
     threads: Threads | None
     caches: tuple[Cache, ...]
     self_test: SelfTest | None
+    optional: tuple[OptionalPackage, ...]
     problems: tuple[Problem, ...]
 
     @property

@@ -22,6 +22,7 @@ from tritune.cli._examination import (
     SelfTest,
     Threads,
 )
+from tritune.cli._examine_optional import examine_optional
 from tritune.cli._machine import physical_cores, triton_cache, usable_threads
 from tritune.targets.host import cpu_model
 
@@ -69,6 +70,7 @@ def _examine() -> Examination:
         threads=threads,
         caches=caches,
         self_test=self_test,
+        optional=examine_optional(problems),
         problems=tuple(problems),
     )
 

@@ -19,6 +19,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.tuning import tuner
+    from tritune.tuning.recorded_calls import RecordedCall
     from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
 
@@ -55,7 +56,7 @@ class Display:
         if self.live:
             self.screen.stop()
 
-    def begin(self, workload: Workload, problem: Problem) -> None:
+    def begin(self, workload: Workload | RecordedCall, problem: Problem) -> None:
         self.label = f"{workload.name} {described(problem)}"
         self.bars.update(
             self.current, description=escape(self.label[:60]), completed=0, total=None, note="",
@@ -120,9 +121,14 @@ def described(problem: Problem) -> str:
 
 
 def table(
-    rows: Sequence[Tuned], location: str, seconds: float, interrupted: bool, asked: int
+    rows: Sequence[Tuned],
+    location: str,
+    seconds: float,
+    interrupted: bool,
+    asked: int,
+    learned: Sequence[str],
 ) -> None:
-    """The table default / tuned / vendor, and what was stored where."""
+    """The table default / tuned / vendor, what was learned for other problems, what was stored."""
     # A pipe or a file gets whole lines; a terminal wraps at its width.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -134,6 +140,10 @@ def table(
     for row in rows:
         shown.add_row(*_cells(row))
     console.print(shown)
+    if learned:
+        console.print("for problems that were not tuned:")
+    for line in learned:
+        console.print(f"  {escape(line)}", soft_wrap=True)
     _summary(console, rows, location, seconds, interrupted, asked)
 
 

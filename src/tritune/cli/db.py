@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-FORMATS = ("json", "dejavu", "t4", "vllm-moe")
+FORMATS = ("json", "python", "dejavu", "t4", "vllm-moe")
 
 app = typer.Typer(
     name="db", help="Look after the store of tuning results.", pretty_exceptions_enable=False
@@ -74,13 +74,20 @@ def export_store(
     kernel: KernelOption = None,
     store: StoreOption = None,
 ) -> None:  # fmt: skip
-    """Write the store as sorted JSON, for review and for shipping, or in another tool's format."""
+    """Write the store as sorted JSON, for review and for shipping, or in another tool's format.
+
+    The format python is what the policy has learned of one kernel, as a function that people read.
+    """
     from tritune.cli import _db
 
     if format not in FORMATS:
         raise typer.BadParameter(f"the format {format!r} is none of {', '.join(FORMATS)}")
     if format == "json":
         _db.export_json(output, winners, kernel, store)
+    elif format == "python" and not winners:
+        if kernel is None:
+            raise typer.BadParameter("the format python is of one kernel: give --kernel KERNEL")
+        _db.export_policy(output, kernel, store)
     elif winners:
         raise typer.BadParameter(f"--winners goes with the format json, not with {format}")
     elif output is None:

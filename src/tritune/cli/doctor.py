@@ -114,6 +114,16 @@ def _show(found: Examination, console: Console) -> None:
     else:
         console.print("  [red]failed[/]")
 
+    _heading(console, "Optional packages")
+    optional = _grid()
+    for package in found.optional:
+        if package.usable:
+            state = f"[green]usable[/], for {escape(package.serves)}"
+        else:
+            state = escape(package.reason or "")
+        optional.add_row(package.name, package.version or "", state)
+    console.print(optional)
+
     _heading(console, "Problems")
     for problem in found.problems:
         colour = "red" if problem.severity == "error" else "yellow"

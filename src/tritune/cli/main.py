@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from tritune._version import __version__
-from tritune.cli import db, doctor, replay, tune
+from tritune.cli import bench, db, doctor, new, replay, run, tune
+from tritune.cli import compile as compile_
 from tritune.errors import TrituneError
 
 # Recent releases of typer carry their own copy of click. The base of all usage errors is reached
@@ -44,7 +45,11 @@ def _root(
 
 app.command("doctor")(doctor.command)
 app.command("tune")(tune.command)
+app.command("bench")(bench.command)
+app.command("compile")(compile_.command)
 app.command("replay")(replay.command)
+app.command("new")(new.command)
+app.command("run", context_settings=run.CONTEXT)(run.command)
 app.add_typer(db.app, name="db")
 
 

@@ -9,14 +9,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
+    from tritune.pack.contents import Section
+    from tritune.tuning.recorded_calls import RecordedCall
     from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
+
+    Sections = dict[tuple[str, Problem], Section]
 
 DEFAULT_MODEL = "llama-3-8b"
 
@@ -36,9 +41,19 @@ def command(
         list[str] | None,
         typer.Option(help='One problem of one op, such as "queries=1024 keys=1024 causal=true".'),
     ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="The problems of a suite; see tritune bench.")
+    ] = None,
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Tune the problems that programs have met.")
     ] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tune what `tritune compile -o` packed for this device: compiles nothing.",
+        ),
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:1; what is here by default.")
@@ -64,33 +79,60 @@ def command(
     """
     from tritune.cli._tune_display import Display, table
     from tritune.store import Store
-    from tritune.workloads.tuning import tune_all
+    from tritune.tuning.recorded_calls import tune_recorded_calls
+    from tritune.workloads.tuning import Tuned, tune_all
 
     started = time.monotonic()
-    request = _Request(ops or [], model, problem or [], recorded, dtype, device, effort)
+    request = _Request(
+        ops or [], model, problem or [], suite, recorded, pack, dtype, device, effort
+    )
     settings = _settings(effort, strategy, jobs, seed, budget)
     where = request.torch_device
     rows: list[Tuned] = []
     interrupted = False
     with Store(store) as opened:
-        work = request.problems(opened)
-        with Display(len(work), budget, quiet=as_json) as display:
+        sections = request.sections()
+        work = request.problems(opened, sections)
+        calls = request.calls(opened)
+        asked = len(work) + len(calls)
+        with Display(asked, budget, quiet=as_json) as display:
             command = " ".join(["tritune", *sys.argv[1:]])
             watching = (display.begin, display.update)
             try:
-                for tuned in tune_all(work, where, opened, settings, command, *watching):
+                for tuned in tune_all(work, where, opened, settings, command, *watching, sections):
                     rows.append(tuned)
                     display.end(tuned.outcome)
+                for call, outcome in tune_recorded_calls(
+                    calls, opened, settings, command, *watching
+                ):
+                    rows.append(Tuned(call, call.problem, outcome))
+                    display.end(outcome)
             except KeyboardInterrupt:
                 interrupted = True
-        location = opened.location
+        location, learned = opened.location, _learned(opened, rows, where)
     seconds = time.monotonic() - started
     if as_json:
         print(json.dumps(as_document(where, rows, seconds), indent=2))
     else:
-        table(rows, location, seconds, interrupted, len(work))
+        table(rows, location, seconds, interrupted, asked, learned)
     if interrupted:
         raise typer.Exit(130)
+
+
+def _learned(store: Any, rows: Sequence[Tuned], device: Any) -> list[str]:
+    """What the policy has learned of the kernels that were tuned, in lines."""
+    from tritune.policy.describe import describe
+    from tritune.targets.device import detect
+    from tritune.workloads.workload import Workload
+
+    kernels = {
+        row.workload.kernel.name: row.workload.kernel
+        for row in rows
+        if isinstance(row.workload, Workload)
+    }
+    silicon = detect(device)
+    found = ((name, describe(store, kernel, silicon)) for name, kernel in kernels.items())
+    return [f"{name}: {'; '.join(lines)}" for name, lines in found if lines]
 
 
 @dataclass(frozen=True)
@@ -100,7 +142,9 @@ class _Request:
     ops: Sequence[str]
     model: str | None
     texts: Sequence[str]
+    suite: str | None
     recorded: bool
+    pack: Path | None
     dtype: str | None
     device: str | None
     effort: str
@@ -121,21 +165,42 @@ class _Request:
             raise typer.BadParameter("torch sees no GPU here: tune on the machine that has it")
         return device
 
-    def problems(self, store: Any) -> list[tuple[Workload, Problem]]:
+    def sections(self) -> Sections:
+        """What the pack is about, by op and problem; nothing without one."""
+        from tritune.workloads.packed import unpack
+
+        self._check()
+        return {} if self.pack is None else unpack(self.pack, self.torch_device, self.ops)
+
+    def _check(self) -> None:
         from tritune.workloads.catalog import WORKLOADS
-        from tritune.workloads.models import load_model
-        from tritune.workloads.problems import parse_problem, problems_of
-        from tritune.workloads.tuning import problems_met
 
         unknown = [op for op in self.ops if op not in WORKLOADS]
         if unknown:
             raise typer.BadParameter(
                 f"op {', '.join(unknown)}, allowed: {', '.join(sorted(WORKLOADS))}"
             )
-        if sum((self.recorded, bool(self.texts), self.model is not None)) > 1:
-            raise typer.BadParameter("--model, --problem and --recorded exclude each other")
+        named = (self.model, self.suite, self.pack)
+        ways = (self.recorded, bool(self.texts), *(way is not None for way in named))
+        if sum(ways) > 1:
+            raise typer.BadParameter(
+                "--model, --problem, --suite, --recorded and --pack exclude each other"
+            )
+
+    def problems(self, store: Any, sections: Sections) -> list[tuple[Workload, Problem]]:
+        from tritune.workloads.catalog import WORKLOADS
+        from tritune.workloads.models import load_model
+        from tritune.workloads.problems import parse_problem, problems_of
+        from tritune.workloads.suites import suite
+        from tritune.workloads.tuning import problems_met
+
+        if self.pack is not None:
+            return [(WORKLOADS[op], problem) for op, problem in sections]
         if self.recorded:
             return problems_met(store, self.torch_device, self.ops)
+        if self.suite is not None:
+            chosen = suite(self.suite)
+            return [(WORKLOADS[op], each) for op, each in chosen if not self.ops or op in self.ops]
         if self.texts:
             if len(self.ops) != 1:
                 raise typer.BadParameter("--problem needs exactly one op")
@@ -148,6 +213,15 @@ class _Request:
             device=self.torch_device,
         )
         return [(WORKLOADS[name], each) for name, each in found]
+
+    def calls(self, store: Any) -> list[RecordedCall]:
+        """The calls of other kernels that programs have met: see `tritune run --record`."""
+        from tritune.tuning.recorded_calls import recorded_calls
+
+        if not self.recorded or self.ops:
+            return []
+        here = self.torch_device.type
+        return [call for call in recorded_calls(store) if call.device.type == here]
 
 
 def _settings(
@@ -192,6 +266,7 @@ def as_document(device: Any, rows: Sequence[Tuned], seconds: float) -> dict[str,
                 "config": winner and winner.config.to_json(),
                 "trials": outcome.trials,
                 "new_trials": outcome.new_trials,
+                "compiles": outcome.compiles,
                 "failures": dict(outcome.failures),
             }
         )

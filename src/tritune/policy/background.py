@@ -44,11 +44,15 @@ GRACE_SECONDS = 5.0
 
 
 class Background:
-    """The thread of a program in background mode."""
+    """The thread of a program in background mode; in record mode, it only writes down."""
 
     def __init__(
-        self, refresh: Callable[[], int], take_counts: Callable[[], dict[Key, int]]
+        self,
+        refresh: Callable[[], int],
+        take_counts: Callable[[], dict[Key, int]],
+        tunes: bool = True,
     ) -> None:
+        self._tunes = tunes
         self._refresh = refresh
         self._take_counts = take_counts
         self._devices: set[torch.device] = set()
@@ -79,6 +83,8 @@ class Background:
             if self._stopped.is_set():
                 return 0
             met = self._write_counts()
+            if not self._tunes:
+                return 0
             for device in self._devices:
                 tuner = self.tuners.setdefault(device, TunerProcess(device))
                 tuner.look(met)

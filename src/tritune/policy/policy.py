@@ -227,9 +227,10 @@ class Policy:
         self._setting, self._source, self._entered = setting, source, True
         if setting.mode == "serve":
             self._guard.install()
-        elif setting.mode == "background":
+        elif setting.mode in ("background", "record"):
             self._recorder = Recorder()
-            self._background = Background(self.refresh, self._recorder.take)
+            tunes = setting.mode == "background"
+            self._background = Background(self.refresh, self._recorder.take, tunes)
             self._background.start()
         self._set_detour()
 

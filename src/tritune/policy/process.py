@@ -53,6 +53,7 @@ def mode(name: str | None = None, *, pinned: str | os.PathLike[str] | None = Non
     "serve": as default, but nothing is compiled outside of `tritune.warm()`.
     "tune": a problem without a winner is tuned when it is first met. The call waits for it.
     "background": problems are recorded, and tuned by a process of low priority.
+    "record": as default; problems are recorded for `tritune tune --recorded`, nothing is tuned.
     "pinned": from a reviewed file and nothing else: `pinned`, or TRITUNE_PINNED. "serve" reads
         such a file too, if there is one.
 

@@ -24,7 +24,8 @@ def decision_order(
     ordered: list[str] = []
     for group in _tied_together(sizes, scopes):
         search = _Order(group, sizes, scopes, needs)
-        starts = [name for name in group if not needs.get(name)]
+        # In the order given: that of a set differs between processes, and so would the points.
+        starts = [name for name in sizes if name in group and not needs.get(name)]
         tried = (search.from_start(first) for first in starts[:_STARTS])
         ordered += min(tried, key=lambda found: found[0])[1]
     return ordered

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tritune.space import Config
+from tritune.targets.binary import BinaryError, BinaryFacts, read_compiled
+from tritune.targets.binary.read import KINDS
+from tritune.targets.binary.same_code import code_digest
 from tritune.tuning.case import CaseSpec, Launch
 
 #: What a GPU's launch takes from the metadata, beside the binary. A CPU's takes nothing.
@@ -15,8 +18,6 @@ _LAUNCH_METADATA = (
     "num_warps", "num_ctas", "cluster_dims", "shared", "tmem_size", "global_scratch_size",
     "profile_scratch_size", "launch_cooperative_grid", "launch_pdl", "launch_cluster",
 )  # fmt: skip
-#: Names that the compiled kernel or its metadata may have, and the fact each one is.
-_LARGEST = {"registers": "n_regs", "shared_bytes": "shared", "num_warps": "num_warps"}
 
 
 def digest_of(config: Config, launches: Sequence[Launch | Any]) -> str:
@@ -31,7 +32,7 @@ def digest_of(config: Config, launches: Sequence[Launch | Any]) -> str:
             _add(digest, sorted(config.as_kwargs().items()))
             launch = Launch(launch, ())
         compiled, metadata = launch.compiled, launch.compiled.metadata
-        digest.update(hashlib.sha256(_binary(compiled)).digest())
+        digest.update(code_digest(_binary(compiled)).encode())
         _add(digest, [metadata.name, launch.grid, launch.scalars])
         if metadata.target.backend != "cpu":
             _add(digest, [(name, getattr(metadata, name, None)) for name in _LAUNCH_METADATA])
@@ -39,19 +40,27 @@ def digest_of(config: Config, launches: Sequence[Launch | Any]) -> str:
 
 
 def facts_of(launches: Sequence[Launch | Any]) -> dict[str, Any]:
-    """What is known of the binaries without taking them apart; the worst kernel counts."""
+    """What the binaries of a config need; where there are several, the most that any of them does.
+
+    Nothing is loaded for it, so no device is needed.
+    """
     kernels = [each.compiled if isinstance(each, Launch) else each for each in launches]
+    read = [_read(kernel) for kernel in kernels]
     facts: dict[str, Any] = {
         "kernels": len(kernels),
-        "code_bytes": sum(len(_binary(kernel)) for kernel in kernels),
+        "code_bytes": sum(each.code_bytes for each in read),
+        "shared_bytes": max((each.shared_bytes for each in read), default=0),
+        "num_warps": max((kernel.metadata.num_warps for kernel in kernels), default=0),
     }
-    for fact, name in _LARGEST.items():
-        values = [value for kernel in kernels if (value := _known(kernel, name)) is not None]
-        if values:
-            facts[fact] = max(values)
-    spills = [value for kernel in kernels if (value := _known(kernel, "n_spills")) is not None]
-    if spills:
-        facts["spills"] = sum(spills)
+    columns = [getattr(kernel.metadata, "tmem_size", None) for kernel in kernels]
+    for name, values in (
+        ("registers", [each.registers for each in read]),
+        ("spills", [each.spill_bytes for each in read]),
+        ("tensor_memory_columns", columns),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            facts[name] = max(known)
     return facts
 
 
@@ -61,17 +70,21 @@ def signature_of(spec: CaseSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _read(compiled: Any) -> BinaryFacts:
+    """What is known of one binary: no more than its size where nobody can read it."""
+    metadata = compiled.metadata
+    unread = BinaryFacts(None, None, metadata.shared or 0, len(_binary(compiled)))
+    if metadata.target.backend not in KINDS:
+        return unread
+    try:
+        return read_compiled(compiled)
+    except BinaryError:
+        return unread
+
+
 def _binary(compiled: Any) -> bytes:
     binary = compiled.kernel
     return binary if isinstance(binary, bytes) else str(binary).encode()
-
-
-def _known(compiled: Any, name: str) -> int | None:
-    # Registers and spills are None until the kernel is loaded, which building does not do.
-    value = getattr(compiled, name, None)
-    if value is None:
-        value = getattr(compiled.metadata, name, None)
-    return value
 
 
 def _add(digest: hashlib._Hash, value: Any) -> None:

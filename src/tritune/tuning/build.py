@@ -32,6 +32,8 @@ class BuildResult:
     binary: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    #: How many kernels were compiled: 0 where all were in Triton's cache.
+    compiles: int = 0
     #: One of `tritune.store.records.FAILURES`, or None.
     failure: str | None = None
     message: str = ""

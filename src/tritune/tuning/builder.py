@@ -9,6 +9,7 @@ from typing import Any
 from tritune.space import Config
 from tritune.tuning.binaries import digest_of, facts_of
 from tritune.tuning.case import CaseSpec
+from tritune.tuning.compiles import compile_count
 from tritune.tuning.failures import failure_of_compiler
 from tritune.tuning.warm_up import warm_up
 
@@ -19,6 +20,7 @@ class Builder:
     def __init__(
         self, factory: str, arguments: Mapping[str, Any], report: Callable[[Any], None]
     ) -> None:
+        self._compiles = compile_count()
         warm_up(launching=False)
         self._case = CaseSpec(factory, arguments).open()
 
@@ -39,4 +41,5 @@ class Builder:
                 "message": failure.message,
                 "tainted": failure.tainted,
             }
-        return {**result, "seconds": time.perf_counter() - start}
+        seconds = time.perf_counter() - start
+        return {**result, "seconds": seconds, "compiles": self._compiles.taken()}

@@ -80,6 +80,11 @@ def write_case(folder: str, wanted: CallToTune) -> WrittenCase:
     nbytes = packer.tensors.nbytes
     _check_size(nbytes, wanted.device)
     packer.write(folder, roots)
+    return case_in(folder, nbytes)
+
+
+def case_in(folder: str, nbytes: int) -> WrittenCase:
+    """The case that is in a folder, and what its arguments need of memory."""
     return WrittenCase(CaseSpec("tritune.tuning.call_case:open_case", {"folder": folder}), nbytes)
 
 

@@ -26,10 +26,15 @@ def environment(settings: Settings) -> Mapping[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "tritune": __version__,
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of everything that a time may depend on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "tritune": __version__,
     }

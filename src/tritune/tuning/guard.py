@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 CANARY_BYTES = 1 << 16
 #: NaN in every floating-point type, -1 in every signed integer.
 NAN_BYTE = 0xFF
+#: Bytes of small numbers: a result that is the same after NaN and after these did not read them.
+OTHER_BYTE = 0x2A
 
 _UNINITIALISED = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split()

@@ -58,6 +58,18 @@ def stack_of(function: Any) -> Stack:
     return Stack(function, tuple(heuristics))
 
 
+def innermost(function: Any) -> Any:
+    """The `triton.jit` function inside, whatever is around it."""
+    from triton.runtime.jit import JITFunction
+
+    inner = function
+    while not isinstance(inner, JITFunction):
+        if not hasattr(inner, "fn"):
+            raise PortableError(f"there is no triton.jit function in {function!r}")
+        inner = inner.fn
+    return inner
+
+
 def plan(stack: Stack, call: Call, config: Mapping[str, Any]) -> Planned:
     """What reaches the kernel if the call is made with a config."""
     kwargs = {**call.kwargs, **config}

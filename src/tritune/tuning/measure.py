@@ -54,6 +54,8 @@ class Bench:
             memory_bytes=memory_bytes,
             start_seconds=_OPENING_SECONDS,
         )
+        #: How many kernels the measuring process has compiled, instead of finding them.
+        self.compiles = 0
         self._verdicts: dict[Entry, Verdict] = {}
         self._expecting = False
         #: What has run in the present process, and what was running when one died.
@@ -106,6 +108,7 @@ class Bench:
             arguments = {"config": config.as_kwargs()}
             answer = self._worker.call("verify", arguments, self._timeout_seconds)
             if answer is None:
+                self.compiles += self._worker.call("compiles", {}, self._timeout_seconds)
                 return Verdict()
             if not isinstance(answer, Failure):
                 failure = Failure(**answer)

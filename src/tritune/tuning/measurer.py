@@ -14,6 +14,7 @@ import torch
 
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec, Expected
+from tritune.tuning.compiles import compile_count
 from tritune.tuning.failures import Failure, failure_of
 from tritune.tuning.guard import NAN_BYTE
 from tritune.tuning.timing import LONG_MS, Flush, Stopwatch, stopwatch
@@ -35,6 +36,7 @@ class Measurer:
         if "torch._dynamo" in sys.modules:
             # Compiled functions of the case before would count against this one's recompilations.
             torch.compiler.reset()
+        self._compiles = compile_count()
         self._case = CaseSpec(factory, arguments).open()
         if self._case.device.type == "cuda":
             torch.cuda.set_device(self._case.device)
@@ -51,6 +53,10 @@ class Measurer:
     def vendors(self) -> list[str]:
         """The names of what the vendor offers."""
         return list(self._case.vendors())
+
+    def compiles(self) -> int:
+        """How many kernels were compiled since this was last asked."""
+        return self._compiles.taken()
 
     def expect(self, default: Mapping[str, Any] | None) -> None:
         """Make ready to verify: work out what is right, or read what was worked out before."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from tritune import env
 from tritune.errors import TrituneError
 from tritune.tuning.failures import Failure, failure_of_exit
 
@@ -197,6 +198,10 @@ class Worker:
             if self._child is not None:
                 self._child.signal(signal.SIGCONT)
 
+    def grant(self, seconds: float) -> None:
+        """Give the present step more time."""
+        self._deadline += seconds
+
     def turn_to(self, arguments: Mapping[str, Any]) -> None:
         """Have the service made anew if its arguments are others, in the same process: to start
         another would cost seconds.
@@ -207,6 +212,7 @@ class Worker:
             return
         self._start_message["arguments"] = dict(arguments)
         if self._child is not None:
+            self._child.send_path()
             self._child.send(self._start_message)
             self._ready = False
 
@@ -264,7 +270,6 @@ class _Child:
     """The process itself and its pipes."""
 
     def __init__(self, start_message: Mapping[str, Any]) -> None:
-        self._path = [entry or os.getcwd() for entry in sys.path]
         requests_out, self._requests = os.pipe()
         self.answers, answers_in = os.pipe()
         self._stderr: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
@@ -280,7 +285,10 @@ class _Child:
                 pass_fds=(requests_out, answers_in),
                 env={
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join(self._path),
+                    # What holds for the program's calls is not meant for those that tune it.
+                    env.MODE.name: "default",
+                    env.AUTOTUNE.name: "0",
+                    "PYTHONPATH": os.pathsep.join(_path()),
                     "PYTHONSAFEPATH": "1",
                 },
                 start_new_session=True,  # a group of its own, to be killed as a whole
@@ -296,8 +304,12 @@ class _Child:
         os.set_blocking(self.answers, False)
         self._unread = b""
         self.ended = False
-        self.send({"path": self._path})
+        self.send_path()
         self.send(start_message)
+
+    def send_path(self) -> None:
+        """Tell where to look for modules: programs add to that as they go."""
+        self.send({"path": _path()})
 
     def send(self, message: Mapping[str, Any]) -> None:
         # A process that is dead is noticed when its answer is awaited.
@@ -344,3 +356,7 @@ class _Child:
         os.close(self._requests)
         os.close(self.answers)
         return status, text
+
+
+def _path() -> list[str]:
+    return [entry or os.getcwd() for entry in sys.path]

@@ -65,7 +65,7 @@ class GpuStopwatch:
         self._replay: Callable[[], Any] = call
         prepare()
         call()
-        torch.cuda.synchronize()
+        _cuda.synchronize()
         once = self.sample_ms()
         if once < SHORT_ON_GPU_MS:
             self._calls = calls_for(once)
@@ -90,14 +90,14 @@ class GpuStopwatch:
 
     def _captured(self) -> Callable[[], Any] | None:
         """The calls as a graph; None where something in them cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
+        graph = _cuda.CUDAGraph()
         stream = _cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(_cuda.current_stream())
         with suppress(RuntimeError):
-            with torch.cuda.stream(stream):
+            with _cuda.stream(stream):
                 self._call()  # what is made at the first call on a stream must not be captured
-            torch.cuda.current_stream().wait_stream(stream)
-            with torch.cuda.graph(graph, stream=stream):
+            _cuda.current_stream().wait_stream(stream)
+            with _cuda.graph(graph, stream=stream):
                 kept = self._repeated()
 
             def replay() -> Any:
@@ -105,7 +105,7 @@ class GpuStopwatch:
                 return kept
 
             return replay
-        torch.cuda.synchronize()
+        _cuda.synchronize()
         return None
 
 

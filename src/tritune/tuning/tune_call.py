@@ -5,6 +5,7 @@ tuning, in processes that cannot harm the program.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import math
 import os
@@ -22,7 +23,7 @@ from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy.sources import Source, StoreSource, warn_once
 from tritune.space import Config, Points, Space
 from tritune.store import Store
-from tritune.store.records import Task, Trial, problem_text
+from tritune.store.records import Samples, Task, Trial, problem_text
 from tritune.store.winner import Winner, decide
 from tritune.targets.device import detect
 from tritune.tuning.call_case import open_case
@@ -31,12 +32,14 @@ from tritune.tuning.effort import EFFORTS
 from tritune.tuning.portable import PortableError, code_digest
 
 if TYPE_CHECKING:
-    from tritune.tuning.tuner import Settings
+    from tritune.tuning.in_process import Times
+    from tritune.tuning.tuner import Job, Settings
 
 #: Lists up to this long are tried from end to end, as Triton does; of a space or a longer list, as
 #: many configs as the effort says.
 EXHAUSTIVE = 256
 _WORKER_BYTES = 4 << 30
+_MOST_JOBS = 32
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,16 @@ class Tuned:
 
 def kernel_of(name: str, function: Any, space: Space | None) -> Kernel:
     """A function of the user's as the rest of tritune sees kernels."""
+    return kernel_with_digest(name, code_digest(function), space)
+
+
+def kernel_with_digest(name: str, digest: str, space: Space | None = None) -> Kernel:
+    """As `kernel_of`, for a function that is not here."""
 
     def unknown(*_: Any, **__: Any) -> Any:
         raise TrituneError(f"{name} is called by its own program only")
 
-    code = _Code(code_digest(function))
-    return Kernel(name, (code,), space or Space(()), unknown, unknown, Problem)
+    return Kernel(name, (_Code(digest),), space or Space(()), unknown, unknown, Problem)
 
 
 def known(question: Question, store: Store) -> Tuned | None:
@@ -128,19 +135,14 @@ def written_call(wanted: CallToTune) -> Iterator[WrittenCase]:
 def tune_written(question: Question, written: WrittenCase, store: Store) -> Tuned | None:
     """Tune a call that is in a folder; None where no config works."""
     # Programs whose winners are known do without what a search needs.
-    from tritune.tuning.tuner import Job, begin_run, tune_case
+    from tritune.tuning.shared_crew import shared_crew
+    from tritune.tuning.tuner import begin_run, tune_case
 
-    store.add_device(detect(question.device))
-    settings = _settings(question, written)
+    settings = settings_for(question, written.nbytes)
     run = begin_run(store, "autotune", _environment(settings))
-    job = Job(
-        question.task,
-        written.spec,
-        question.points,
-        question.default,
-        str(detect(question.device).target),
-    )
-    tune_case(job, store, run, settings)
+    job = job_of(question, written, store)
+    with shared_crew(settings) as crew:
+        tune_case(job, store, run, settings, crew=crew)
     trials = [t for t in store.trials(question.task) if t.config in question.points]
     winner = decide(trials)
     if winner is None:
@@ -153,21 +155,68 @@ def tune_written(question: Question, written: WrittenCase, store: Store) -> Tune
     return Tuned(winner, trials)
 
 
+def job_of(question: Question, written: WrittenCase, store: Store) -> Job:
+    """What the tuner has to know to answer a question about a call that is in a folder."""
+    from tritune.tuning.tuner import Job
+
+    device = detect(question.device)
+    store.add_device(device)
+    return Job(question.task, written.spec, question.points, question.default, str(device.target))
+
+
+def keep_times(
+    question: Question, listed: Mapping[Config, Any], times: Times, store: Store
+) -> Tuned | None:
+    """Keep what was measured within the process, as if workers had done it."""
+    from tritune.tuning.tuner import begin_run
+
+    store.add_device(detect(question.device))
+    run = begin_run(store, "autotune", _environment(settings_for(question, 0)))
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat()
+    for point, config in listed.items():
+        ms = times.once.get(config)
+        samples = () if ms is None else (Samples(run, "search", 0, (ms,)),)
+        store.add_trial(
+            Trial(
+                question.task,
+                point,
+                run,
+                now,
+                default=point == question.default,
+                samples=samples,
+                failure="crash" if ms is None else None,
+                message="failed within the program" if ms is None else "",
+            )
+        )
+    finals = {
+        point: [
+            Samples(run, "final", number, (ms,))
+            for number, ms in enumerate(times.final.get(config, ()))
+        ]
+        for point, config in listed.items()
+    }
+    store.add_race(question.task, finals)
+    return known(question, store)
+
+
 def timings_ms(tuned: Tuned) -> dict[Config, list[float]]:
-    """For each config what Triton calls timings: the median, and what 20 and 80 % stay below."""
+    """What Triton calls timings, for each config."""
     own = {trial.config.key: trial for trial in tuned.trials}
     found = {}
     for trial in tuned.trials:
         measured = own.get(trial.duplicate_of or "", trial)
-        times = sorted(ms for each in measured.samples for ms in each.times_ms)
-        last = len(times) - 1
-        found[trial.config] = (
-            [times[round(last * share)] for share in (0.5, 0.2, 0.8)] if times else [math.inf] * 3
-        )
+        found[trial.config] = quantiles_ms([ms for s in measured.samples for ms in s.times_ms])
     return found
 
 
-def _settings(question: Question, written: WrittenCase) -> Settings:
+def quantiles_ms(samples: Sequence[float]) -> list[float]:
+    """The median, and what 20 and 80 % stay below; infinite where nothing was measured."""
+    times, last = sorted(samples), len(samples) - 1
+    return [times[round(last * share)] for share in (0.5, 0.2, 0.8)] if times else [math.inf] * 3
+
+
+def settings_for(question: Question, nbytes: int) -> Settings:
+    """How a call is tuned: a list from end to end, of more configs a few."""
     from tritune.tuning.search import DEFAULT_STRATEGY
     from tritune.tuning.search.exhaustive import Exhaustive
     from tritune.tuning.tuner import Settings
@@ -179,15 +228,20 @@ def _settings(question: Question, written: WrittenCase) -> Settings:
     return Settings(
         effort,
         strategy,
-        jobs=_jobs(size),
-        memory_bytes=_WORKER_BYTES + 3 * written.nbytes,
+        jobs=_jobs(),
+        memory_bytes=_WORKER_BYTES + _in_steps(3 * nbytes),
         vendors=False,
     )
 
 
-def _jobs(size: int) -> int:
-    """How many processes compile: it takes a few configs to make up for starting one."""
-    return max(1, min(8, os.cpu_count() or 1, size // 4))
+def _in_steps(nbytes: int) -> int:
+    """At least so many: workers are kept from one call to the next, if their memory suffices."""
+    return max(1 << 30, 1 << nbytes.bit_length())
+
+
+def _jobs() -> int:
+    """How many processes compile, at most: they are started when there is something for them."""
+    return min(_MOST_JOBS, os.cpu_count() or 1)
 
 
 def _environment(settings: Settings) -> Mapping[str, Any]:

@@ -70,6 +70,8 @@ class Outcome:
     vendor: str | None
     vendor_ms: float | None
     seconds: float
+    #: Kernels that were compiled; what was found in Triton's cache does not count.
+    compiles: int = 0
 
     @property
     def known(self) -> bool:
@@ -160,9 +162,11 @@ def tune_case(
     if not tuning.answered():
         with nullcontext(crew) if crew is not None else Crew(settings) as workers:
             tuning.pool, tuning.bench = workers.turn_to(job.spec, job.default)
+            before = tuning.bench.compiles
             tuning.search()
             tuning.shoot_out()
-    return _outcome(job, store, tuning.new_trials, started)
+            tuning.compiles += tuning.bench.compiles - before
+    return _outcome(job, store, tuning, started)
 
 
 class _Tuning:
@@ -187,11 +191,13 @@ class _Tuning:
         self.results: dict[Config, float | None] = {}
         self.binaries: dict[str, Config] = {}
         self.failures: Counter[str] = Counter()
-        self.new_trials = 0
+        self.new_trials = self.compiles = 0
         self.rounds = 0
         self.since_improvement = 0
         self.best: Config | None = None
-        self.known = _originals_first(store.trials(job.task))
+        # Others may have been tried for another list of configs.
+        known = (trial for trial in store.trials(job.task) if trial.config in job.points)
+        self.known = _originals_first([*known])
         for trial in self.known:
             self._learn(trial)
         self.pool: BuildPool
@@ -357,6 +363,7 @@ class _Tuning:
 
     def _keep_build(self, result: BuildResult) -> None:
         task = self.job.task
+        self.compiles += result.compiles
         self.store.add_build(
             Build(
                 task.kernel,
@@ -426,7 +433,7 @@ def _originals_first(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: (trial.duplicate_of is not None, trial.when))
 
 
-def _outcome(job: Job, store: Store, new: int, started: float) -> Outcome:
+def _outcome(job: Job, store: Store, tuning: _Tuning, started: float) -> Outcome:
     trials = store.trials(job.task)
     vendors: dict[str, list[Sequence[float]]] = {}
     for trial in trials:
@@ -438,11 +445,12 @@ def _outcome(job: Job, store: Store, new: int, started: float) -> Outcome:
         job.task,
         store.winner(job.task),
         len(trials),
-        new,
+        tuning.new_trials,
         dict(Counter(trial.failure for trial in trials if trial.failure)),
         fastest and fastest[1],
         fastest and fastest[0],
         time.monotonic() - started,
+        tuning.compiles,
     )
 
 

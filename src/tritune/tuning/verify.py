@@ -9,11 +9,7 @@ import torch
 from tritune.space import Config
 from tritune.tuning.case import Case, Expected, ReadsOnly
 from tritune.tuning.failures import Failure
-from tritune.tuning.guard import NAN_BYTE, Guard, checksums
-
-#: What uninitialised memory holds in the second run: bytes of small numbers, so that a result that
-#: is the same after NaN and after these did not read them.
-_OTHER_BYTE = 0x2A
+from tritune.tuning.guard import NAN_BYTE, OTHER_BYTE, Guard, checksums
 
 
 def verify(
@@ -44,10 +40,10 @@ def _verify_outputs(
     reason = judge(first, expected, sample)
     if reason is not None:
         return Failure("wrong_result", reason)
-    second = guarded_run(case, config, _OTHER_BYTE)
+    second = guarded_run(case, config, OTHER_BYTE)
     if isinstance(second, Failure):
         return second
-    same = _same_bits if case.repeatable else _same_up_to_order
+    same = same_bits if case.repeatable else _same_up_to_order
     if not all(same(one, other) for one, other in zip(first, second, strict=True)):
         return Failure("wrong_result", "two runs differ")
     return None
@@ -148,7 +144,8 @@ def _largest(values: torch.Tensor) -> float:
     return values.max().item() if values.numel() else 0.0
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same, bit for bit."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     pair = (each.contiguous().flatten().view(torch.uint8) for each in (one, other))

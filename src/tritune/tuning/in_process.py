@@ -1,0 +1,120 @@
+"""A race within the program's own process, for what no other process can run.
+
+A config that fails costs only itself, as long as it fails with an exception: a crash takes the
+program with it. Configs run on copies of the arguments' memory where there is room for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: As in the tuner: the best few meet again, in as many rounds as it takes to tell them apart.
+_FINALISTS, _FINAL_ROUNDS = 4, 6
+
+
+@dataclass(frozen=True)
+class Times:
+    """What each config took, in milliseconds: once, and in the rounds of a final if it got there.
+
+    Those that fail have neither.
+    """
+
+    once: Mapping[Any, float]
+    final: Mapping[Any, Sequence[float]]
+
+
+def race_in_process(
+    owner: Any, configs: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Times:
+    """Time the configs of one of Triton's autotuners. If all fail, the first error is raised."""
+    copies = Copies([*args, *kwargs.values()])
+    args = tuple(copies.of(each) for each in args)
+    kwargs = {name: copies.of(each) for name, each in kwargs.items()}
+    owner.nargs = dict(zip(owner.arg_names, args, strict=False))
+    errors: list[Exception] = []
+
+    def time_ms(config: Any) -> float:
+        try:
+            found = owner._bench(*args, config=config, **kwargs)
+        except Exception as error:
+            errors.append(error)
+            return math.inf
+        return float(found[0] if isinstance(found, (list, tuple)) else found)
+
+    once = {config: time_ms(config) for config in configs}
+    ranked = sorted((each for each in once if once[each] < math.inf), key=once.__getitem__)
+    if not ranked and errors:
+        raise errors[0]
+    finalists = ranked[:_FINALISTS]
+    if configs[0] in ranked[_FINALISTS:]:
+        finalists.append(configs[0])
+    final: dict[Any, list[float]] = {config: [] for config in finalists}
+    for _ in range(_FINAL_ROUNDS):
+        for config in list(final):
+            ms = time_ms(config)
+            if ms < math.inf:
+                final[config].append(ms)
+            else:
+                del final[config]
+    return Times({each: ms for each, ms in once.items() if ms < math.inf}, final)
+
+
+class Copies:
+    """Copies of tensors that share memory where the originals do; the originals themselves, where
+    there is no room.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
+            for tensor in map(_tensor_of, values)
+            if tensor is not None
+        }
+        self._copies: dict[int, torch.UntypedStorage] = {}
+        if 2 * sum(each.nbytes() for each in storages.values()) < _free_bytes(storages.values()):
+            self._copies = {at: _copied(each) for at, each in storages.items()}
+
+    def of(self, value: Any) -> Any:
+        """The value with its memory replaced."""
+        tensor = _tensor_of(value)
+        if tensor is None:
+            return value
+        storage = self._copies.get(tensor.untyped_storage().data_ptr())
+        if storage is None:
+            return value
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if isinstance(value, torch.Tensor):
+            return copy
+        return dataclasses.replace(value, base=copy)
+
+
+def _tensor_of(value: Any) -> torch.Tensor | None:
+    """The tensor itself, or that of a tensor descriptor."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = getattr(value, "base", None)
+    plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value if plain and type(value) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def _copied(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    copy: torch.UntypedStorage = storage.clone()  # type: ignore[no-untyped-call]
+    return copy
+
+
+def _free_bytes(storages: Any) -> int:
+    devices = {each.device for each in storages}
+    free = [
+        torch.cuda.mem_get_info(device)[0]
+        if device.type == "cuda"
+        else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        for device in devices
+    ]
+    return min(free, default=0)
