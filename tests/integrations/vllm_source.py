@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 import tempfile
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -33,9 +34,12 @@ def vllm_source() -> Path:
 
 def _download(folder: Path) -> Path:
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
-    with urllib.request.urlopen(f"{index}/vllm/", timeout=_SECONDS) as page:
+    page_url = f"{index}/vllm/"
+    with urllib.request.urlopen(page_url, timeout=_SECONDS) as page:
         links = re.findall(r'href="([^"]+)"', page.read().decode())
-    wanted = (link for link in links if f"/vllm-{VERSION}.tar.gz" in link)
+    # Some indexes give places relative to the page.
+    places = (urllib.parse.urljoin(page_url, link) for link in links)
+    wanted = (place for place in places if f"/vllm-{VERSION}.tar.gz" in place)
     url = next(wanted, None)
     if url is None:
         raise FileNotFoundError(f"{index} has no sources of vLLM {VERSION}")
