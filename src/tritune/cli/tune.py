@@ -151,19 +151,9 @@ class _Request:
 
     @property
     def torch_device(self) -> Any:
-        import torch
+        from tritune.cli._devices import torch_device
 
-        if self.device is None:
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise typer.BadParameter(
-                f"device {self.device!r}, allowed: cpu, cuda, cuda:N"
-            ) from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise typer.BadParameter("torch sees no GPU here: tune on the machine that has it")
-        return device
+        return torch_device(self.device)
 
     def sections(self) -> Sections:
         """What the pack is about, by op and problem; nothing without one."""

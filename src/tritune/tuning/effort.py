@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from tritune.errors import TrituneError
 
 
+#: A search that tries fewer configs than this has seen nothing, however small the space.
+FEWEST = 12
+
+
 @dataclass(frozen=True)
 class Effort:
     name: str
@@ -26,7 +30,7 @@ class Effort:
 
     def trials_in(self, size: int) -> int:
         """How many of a space's configs are tried."""
-        return min(size, max(16, min(self.trials, int(size * self.share))))
+        return min(size, max(FEWEST, min(self.trials, int(size * self.share))))
 
 
 EFFORTS = {
