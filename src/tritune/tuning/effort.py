@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tritune.errors import TrituneError
 
-
 #: A search that tries fewer configs than this has seen nothing, however small the space.
 FEWEST = 12
 
