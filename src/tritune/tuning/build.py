@@ -86,6 +86,11 @@ class BuildPool:
         """How many submitted configs have not been taken as results yet."""
         return self._outstanding
 
+    @property
+    def broken(self) -> bool:
+        """Whether something other than a config has ended its work for good."""
+        return self._broken is not None
+
     def submit(self, configs: Iterable[Config]) -> None:
         """Have these compiled, after those that were submitted before."""
         with self._lock:

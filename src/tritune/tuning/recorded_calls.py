@@ -165,8 +165,9 @@ def tune_recorded_calls(
     watch: Callable[[Progress], None],
 ) -> Iterator[tuple[RecordedCall, Outcome]]:
     """Tune calls one after the other; what is known is not measured again."""
+    from tritune.tuning.crew import Crew
     from tritune.tuning.environment import environment
-    from tritune.tuning.tuner import Crew, begin_run, tune_case
+    from tritune.tuning.tuner import begin_run, tune_case
 
     if not calls:
         return

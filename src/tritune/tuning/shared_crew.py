@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tritune.tuning.tuner import Crew, Settings
+from tritune.tuning.crew import Crew
+from tritune.tuning.tuner import Settings
 
 #: How long workers wait for the next kernel. Each holds torch in its memory.
 _IDLE_SECONDS = 20.0

@@ -29,6 +29,7 @@ from tritune.store.records import Build, Run, Samples, Task, Trial
 from tritune.store.winner import Winner
 from tritune.tuning.build import BuildPool, BuildResult
 from tritune.tuning.case import CaseSpec
+from tritune.tuning.crew import Crew
 from tritune.tuning.effort import Effort
 from tritune.tuning.measure import VENDOR, Bench
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
@@ -105,37 +106,6 @@ class Settings:
     memory_bytes: int = 4 << 30
     #: Whether the vendor's library is timed beside the finalists.
     vendors: bool = True
-
-
-class Crew:
-    """The worker processes of a run, turned from one case to the next."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._pool: BuildPool | None = None
-        self._bench: Bench | None = None
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.close()
-        if self._bench is not None:
-            self._bench.close()
-
-    def turn_to(self, spec: CaseSpec, default: Config) -> tuple[BuildPool, Bench]:
-        """Those who compile and those who measure, for this case."""
-        settings, memory = self._settings, self._settings.memory_bytes
-        if self._pool is None:
-            self._pool = BuildPool(spec, settings.jobs, settings.build_timeout_seconds, memory)
-        else:
-            self._pool.turn_to(spec)
-        if self._bench is None:
-            self._bench = Bench(spec, settings.run_timeout_seconds, memory, default)
-        else:
-            self._bench.turn_to(spec, default)
-        return self._pool, self._bench
 
 
 def begin_run(store: Store, command: str, environment: Mapping[str, Any]) -> str:

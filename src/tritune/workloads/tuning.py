@@ -26,11 +26,12 @@ from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
 from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import CaseSpec
+from tritune.tuning.crew import Crew
 from tritune.tuning.effort import EFFORTS, effort_named
 from tritune.tuning.environment import environment
 from tritune.tuning.recorded_calls import RecordedCall
 from tritune.tuning.search import Prior
-from tritune.tuning.tuner import Crew, Job, Outcome, Progress, Settings, begin_run, tune_case
+from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.fields import types_of
 from tritune.workloads.packed import packed_job
