@@ -1,7 +1,9 @@
 """How good are the learned policy's answers for problems that nobody tuned? Attention on the CPU.
 
-1. A few of the problems are tuned, with the real tuner; their best configs are the candidates.
-2. Every candidate that is valid for a problem is timed for it, all in turns, and so is the default.
+1. A few of the problems are tuned, with the real tuner; their best configs are the candidates, and
+   so is every config that is the default of several problems.
+2. Every candidate that is valid for a problem is timed for it, all in turns: whatever the policy
+   answers was measured.
 3. The policy learns from these times; its regret is that of its answers for problems held out while
    it learned (five parts, each held out once), against the best candidate of each.
 
@@ -18,6 +20,7 @@ import json
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,8 @@ SIZES = {
 FLOPS = (2e7, 2e9)
 #: How many of the best configs of each tuned problem become candidates.
 BEST = 3
+#: A default config of so many problems is a candidate.
+COMMON = 4
 
 
 def problems(count: int) -> list[Problem]:
@@ -114,12 +119,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[LearnedPolicy,
             store.add_device(silicon)
         step = max(1, len(asked) // arguments.tuned)
         run = begin_run(tuned, "regret", environment(settings))
-        pool = candidates(tuned, asked[::step][: arguments.tuned], run, arguments.jobs)
+        found = candidates(tuned, asked[::step][: arguments.tuned], run, arguments.jobs)
+        defaults = [kernel.default(problem, target.family, target.arch) for problem in asked]
+        common = [config for config, count in Counter(defaults).items() if count >= COMMON]
+        pool = list(dict.fromkeys([*common, *found]))
         run = begin_run(timed, "regret", environment(settings))
-        for problem in asked:
+        for problem, default in zip(asked, defaults, strict=True):
             points = kernel.space.on(target.family, target.arch, problem.fields())
-            default = kernel.default(problem, target.family, target.arch)
-            configs = list(dict.fromkeys([default, *(c for c in pool if c in points)]))
+            configs = [config for config in pool if config in points]
             text = problem_text(problem.fields())
             task = Task(kernel.name, identity(kernel, target), text, silicon.fingerprint)
             for config, times in time_all(problem, configs, arguments.rounds).items():
@@ -142,11 +149,12 @@ def main() -> None:
     parser.add_argument("--tuned", type=int, default=8, help="problems that give candidates")
     parser.add_argument("--rounds", type=int, default=5, help="times of each config")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the stores there")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        policy, pool = measure(arguments, Path(folder))
+        policy, pool = measure(arguments, arguments.keep or Path(folder))
     found: dict[str, Any] = {
         **policy.to_json()["regret"],
         "bound": policy.bound,
