@@ -24,6 +24,11 @@ SPREAD, SPREAD_WARM = 8, 6
 #: A config of the spread is the farthest from all others among so many by chance.
 CHOICE = 50
 
+#: Up to so many results, and up to this share of the space, only what is better by a tenth counts
+#: as an improvement, afterwards ever less is enough: in a large space, refining what is nearly the
+#: best can wait until the good regions are known.
+COARSE, COARSE_SHARE, MARGIN = 40, 0.01, 0.1
+
 #: The model is fitted anew when there is this much more to learn from.
 REFIT = 1.15
 
@@ -132,10 +137,11 @@ class Surrogate(Strategy):
 
     def _improvement(self, candidates: Candidates, refit: bool) -> Array:
         rows = [candidates.row[c] for c in self._learned]
-        values = standardised(levels([self.results[c] for c in self._learned]))
+        logs = levels([self.results[c] for c in self._learned])
+        values = standardised(logs)
         if refit:
             self._times.fit(rows, values)
-        best = values.min()
+        best = values.min() - self._margin() / (logs.std() + 1e-9)
         pending = [candidates.row[c] for c in self._taken if c not in self.results]
         if pending:
             mean, _ = self._times.predict(rows, values)
@@ -144,6 +150,11 @@ class Surrogate(Strategy):
         gap = (best - mean) / deviation
         density = np.exp(-(gap**2) / 2) / math.sqrt(2 * math.pi)
         return deviation * (gap * ndtr(gap) + density)
+
+    def _margin(self) -> float:
+        """By how much a time has to be shorter, as a difference of logarithms."""
+        coarse = min(COARSE, COARSE_SHARE * self.points.size())
+        return MARGIN * min(1.0, coarse / len(self.results)) ** 2
 
     def _chance(self, candidates: Candidates, refit: bool) -> Array:
         rows = [candidates.row[c] for c in self._learned]
