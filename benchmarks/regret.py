@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--tuned", type=int, default=8, help="problems that give candidates")
-    parser.add_argument("--rounds", type=int, default=5, help="times of each config")
+    parser.add_argument("--rounds", type=int, default=11, help="times of each config")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the stores there")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
