@@ -64,10 +64,10 @@ class Check:
         return len(self.reasons) == before
 
     def same_device(self, **tensors: torch.Tensor | None) -> bool:
-        given = {n: t.device for n, t in tensors.items() if isinstance(t, torch.Tensor)}
-        if len(set(given.values())) <= 1:
+        given = [(n, t.device) for n, t in tensors.items() if isinstance(t, torch.Tensor)]
+        if all(device == given[0][1] for _, device in given):
             return True
-        listed = ", ".join(f"{name} on {device}" for name, device in given.items())
+        listed = ", ".join(f"{name} on {device}" for name, device in given)
         return self.that(False, f"tensors are on several devices: {listed}")
 
 

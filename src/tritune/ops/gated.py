@@ -12,6 +12,7 @@ from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
+from tritune.ops.launch import Launches, cdiv
 from tritune.ops.library import register
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import same_dtype, same_shape
@@ -56,9 +57,13 @@ def _launch(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation:
             _launch(part[0], part[1], part[2], activation)
     elif plan.rows:
         config = config_for(KERNEL, plan.problem, gate.device)
-        blocks = triton.cdiv(plan.columns, config["BLOCK"])
-        gated_kernel[(triton.cdiv(plan.rows, config["ROWS"]) * blocks,)](
-            gate, up, out, *plan.integers, ACTIVATION=activation, **config
+        blocks = cdiv(plan.columns, config["BLOCK"])
+        plan.launches(
+            (cdiv(plan.rows, config["ROWS"]) * blocks,),
+            (gate, up, out),
+            plan.integers,
+            config,
+            ACTIVATION=activation,
         )
 
 
@@ -67,6 +72,7 @@ class _Plan(NamedTuple):
     rows: int
     columns: int
     integers: tuple[int, ...]  # as the kernel takes them, from `rows` on
+    launches: Launches
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,7 +94,8 @@ def _plan(
         activation=activation,
     )
     out, gate, up = ((*pair(each[:-1], 0), *(each[-1:] or (1,))) for each in folded.strides)
-    return _Plan(problem, rows, columns, (rows, inner, columns, *gate, *up, *out))
+    integers = (rows, inner, columns, *gate, *up, *out)
+    return _Plan(problem, rows, columns, integers, Launches(gated_kernel))
 
 
 _silu_mul = register(

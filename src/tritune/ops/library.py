@@ -10,6 +10,7 @@ import torch
 from tritune.ops.batching import Rule
 
 _torch_library: Any = torch.library  # without its types: half of its functions have none
+_torch_c: Any = torch._C
 _LIBRARY = _torch_library.Library("tritune", "DEF")
 
 
@@ -32,7 +33,31 @@ def register(
     overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
     if vmap is not None:
         _torch_library.register_vmap(f"tritune::{name}", vmap(overload), lib=_LIBRARY)
-    return overload
+    # Torch has to hear of what is written in place, whoever watches.
+    return overload if "!" in schema else _direct(overload, _on_its_device(run))
+
+
+def _direct(overload: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls `run` itself where nobody would notice: torch's way there takes longer than many a
+    kernel.
+    """
+
+    def call(first: torch.Tensor, *rest: Any) -> Any:
+        return overload(first, *rest) if _watched(first) else run(first, *rest)
+
+    return call
+
+
+def _watched(tensor: torch.Tensor) -> bool:
+    """Whether somebody compiles, traces, transforms, profiles or wraps what is called."""
+    return (
+        torch.compiler.is_compiling()
+        or type(tensor) is not torch.Tensor
+        or _torch_c._len_torch_dispatch_stack() > 0
+        or _torch_c._functorch.peek_interpreter_stack() is not None
+        or _torch_c._get_tracing_state() is not None
+        or _torch_c._autograd._profiler_enabled()
+    )
 
 
 def _on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:

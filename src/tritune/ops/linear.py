@@ -16,6 +16,7 @@ from tritune.ops.autocast import autocast, autocasts
 from tritune.ops.batching import leading
 from tritune.ops.check import FLOATS, Check
 from tritune.ops.choose import config_for, device_target
+from tritune.ops.launch import cdiv
 from tritune.ops.library import register
 from tritune.ops.quantize import QuantizedWeight
 from tritune.ops.shapes import described
@@ -206,13 +207,13 @@ def _in_parts(
     if not out.numel():
         return out
     bias = None if bias is None else bias.contiguous()
-    grid = (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]), split)
+    grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]), split)
     if split == 1:
         launch(grid, bias, out)
         return out
     parts = rows.new_empty((split, m, n), dtype=torch.float32)
     launch(grid, None, parts)
-    plain.add_parts_kernel[(m, triton.cdiv(n, 256))](
+    plain.add_parts_kernel[(m, cdiv(n, 256))](
         parts, bias, out, m, n, ACTIVATION=activation, SPLIT_K=split, BLOCK=256
     )
     return out

@@ -12,6 +12,7 @@ from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
+from tritune.ops.launch import Launches, cdiv
 from tritune.ops.library import register
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import rows_of, same_shape, writable
@@ -89,17 +90,12 @@ def _launch(
             _launch(part[0], part[1], weight, eps, part[2], part[3])
     elif plan.rows:
         config = config_for(KERNEL, plan.problem, x.device)
-        rms_norm_kernel[(triton.cdiv(plan.rows, config["ROWS"]),)](
-            x,
-            residual,
-            weight,
-            out,
-            total,
-            *plan.integers,
-            weight.stride(0),
-            eps,
+        plan.launches(
+            (cdiv(plan.rows, config["ROWS"]),),
+            (x, residual, weight, out, total),
+            (*plan.integers, weight.stride(0), eps),
+            config,
             WHOLE=config["BLOCK"] >= plan.problem.columns,
-            **config,
         )
 
 
@@ -107,6 +103,7 @@ class _Plan(NamedTuple):
     problem: RmsNormProblem
     rows: int
     integers: tuple[int, ...]  # as the kernel takes them, from `rows` on
+    launches: Launches
 
 
 @functools.lru_cache(maxsize=1024)
@@ -137,7 +134,8 @@ def _plan(
         for each, rest in zip(tensors, folded.strides, strict=True)
         for stride in (*pair(rest, 0), each[-1] if each else 0)
     )
-    return _Plan(problem, rows, (rows, inner, columns, *strides))
+    integers = (rows, inner, columns, *strides)
+    return _Plan(problem, rows, integers, Launches(rms_norm_kernel))
 
 
 def _run(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

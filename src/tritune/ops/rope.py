@@ -13,6 +13,7 @@ from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
 from tritune.ops.batching import one_by_one
 from tritune.ops.check import Check, looks_inside
 from tritune.ops.choose import config_for
+from tritune.ops.launch import Launches, cdiv
 from tritune.ops.library import register
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import described, same_dtype, same_shape, writable
@@ -184,15 +185,16 @@ def _launch(call: _Call, interleaved: bool, inplace: bool) -> None:
     elif plan.tokens:
         config = config_for(KERNEL, plan.problem, q.device)
         size, rotary = plan.problem.size, plan.problem.rotary
-        rope_kernel[(triton.cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],)](
-            *call,
-            *plan.integers,
+        plan.launches(
+            (cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],),
+            call,
+            plan.integers,
+            config,
             SIZE=size,
             ROTARY=rotary,
             HALF=plan.half,
             REST=plan.rest,
             INTERLEAVED=interleaved,
-            **config,
         )
 
 
@@ -202,6 +204,7 @@ class _Plan(NamedTuple):
     integers: tuple[int, ...]  # as the kernel takes them, from `tokens` on
     half: int
     rest: int
+    launches: Launches
 
 
 @functools.lru_cache(maxsize=1024)
@@ -250,7 +253,8 @@ def _plan(
     )
     # In place, what is not turned is where it belongs already.
     rest = triton.next_power_of_2(size - rotary) if size > rotary and not inplace else 0
-    return _Plan(problem, tokens, integers, triton.next_power_of_2(rotary // 2), rest)
+    half = triton.next_power_of_2(rotary // 2)
+    return _Plan(problem, tokens, integers, half, rest, Launches(rope_kernel))
 
 
 def _prepared(

@@ -24,7 +24,7 @@ FEWEST_PROBLEMS = 5
 #: The set of configs grows until every known problem has one within this factor of its best...
 BOUND = 1.03
 #: ... or until there are so many.
-MOST_CONFIGS = 16
+MOST_CONFIGS = 32
 #: How few problems a leaf of the tree may hold: the best of these is found by holding out, too.
 LEAF_SIZES = (1, 2, 4)
 

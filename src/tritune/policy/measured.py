@@ -7,8 +7,8 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from tritune.policy.features import Fields
 from tritune.space import Config
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Whether a config may be used for a problem.
 Valid = Callable[[Config, Fields], bool]
+Halves = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Measured:
     times_ms: Mapping[Config, float]
     #: The kernel's default config for the problem, if it was among those tried.
     default: Config | None = None
+    #: The same times from one half of the samples and from the other.
+    halves_ms: Mapping[Config, Halves] = field(default_factory=dict)
 
     @property
     def best_ms(self) -> float:
@@ -38,6 +42,21 @@ class Measured:
         """How many times the best time a config takes; None if nobody has tried it."""
         ms = self.times_ms.get(config)
         return None if ms is None else ms / self.best_ms
+
+    def cost(self, config: Config) -> float | None:
+        """By which share of the best config's time a config takes longer; None if nobody tried it.
+
+        The best is found with one half of the samples and timed with the other: the best of many
+        noisy times is too good to be true, and nothing could come near it.
+        """
+        if config not in self.times_ms:
+            return None
+        best = min(self.times_ms, key=lambda c: (self._halves(c)[0], c.key))
+        return self._halves(config)[1] / self._halves(best)[1] - 1.0
+
+    def _halves(self, config: Config) -> Halves:
+        ms = self.times_ms[config]
+        return self.halves_ms.get(config, (ms, ms))
 
     def fastest(self, count: int) -> list[Config]:
         """The best configs, the best first."""
@@ -55,6 +74,7 @@ def read(store: Store, kernel: str, identity: str, device: str) -> list[Measured
             json.loads(problem),
             times_of(trials),
             next((trial.config for trial in trials if trial.default), None),
+            _by_config(trials, _halves, (math.inf, math.inf)),
         )
         for problem, trials in sorted(by_problem.items())
     ]
@@ -63,26 +83,35 @@ def read(store: Store, kernel: str, identity: str, device: str) -> list[Measured
 
 def times_of(trials: Sequence[Trial]) -> dict[Config, float]:
     """Each config's median time: that of the final race if it took part, else of the search."""
-    times: dict[Config, float] = {}
-    by_key: dict[str, float] = {}
+    return _by_config(trials, statistics.median, math.inf)
+
+
+def _by_config(
+    trials: Sequence[Trial], summary: Callable[[list[float]], T], failed: T
+) -> dict[Config, T]:
+    found: dict[Config, T] = {}
+    by_key: dict[str, T] = {}
     for trial in trials:
-        ms = _time_of(trial)
-        if ms is not None:
-            times[trial.config] = by_key[trial.config.key] = ms
+        times = _times_of(trial)
+        if times or trial.failure is not None:
+            value = failed if trial.failure is not None else summary(times)
+            found[trial.config] = by_key[trial.config.key] = value
     for trial in trials:
         if trial.duplicate_of in by_key:
-            times[trial.config] = by_key[trial.duplicate_of]
-    return times
+            found[trial.config] = by_key[trial.duplicate_of]
+    return found
 
 
-def _time_of(trial: Trial) -> float | None:
-    if trial.failure is not None:
-        return math.inf
+def _times_of(trial: Trial) -> list[float]:
     for stage in ("final", "search"):
         times = [ms for s in trial.samples if s.stage == stage for ms in s.times_ms]
         if times:
-            return statistics.median(times)
-    return None
+            return times
+    return []
+
+
+def _halves(times: list[float]) -> Halves:
+    return statistics.median(times[::2]), statistics.median(times[1::2] or times)
 
 
 def digest(rows: Sequence[Measured]) -> str:

@@ -69,8 +69,8 @@ def cost_of_answer(chooser: Chooser, row: Measured, valid: Valid) -> float | Non
     """
     offered = (c for c in chooser.ranked(row.problem) if valid(c, row.problem))
     config = next(offered, row.default)
-    slowdown = None if config is None else row.slowdown(config)
-    return None if slowdown is None else min(slowdown - 1.0, LARGEST_COST)
+    cost = None if config is None else row.cost(config)
+    return None if cost is None else min(cost, LARGEST_COST)
 
 
 def _regret(costs: Sequence[float | None]) -> Regret:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import numpy as np
@@ -45,13 +46,16 @@ def test_failures_are_learned_and_avoided() -> None:
         # Half of the space fails, on the side where the times would be best.
         return None if int(config["block"]) * int(config["rows"]) > 256 else easy_ms(config)
 
-    search = Search("surrogate", time_of=time_of)
-    asked = search.run(80)
-    failed = [time_of(config) is None for config in asked]
     share = statistics.fmean(time_of(config) is None for config in EVERY)
     assert share > 0.5
-    assert sum(failed[40:]) < 0.5 * share * 40
-    assert search.best() == min(EVERY, key=lambda c: time_of(c) or 1e9)
+    best_ms = min(ms for config in EVERY if (ms := time_of(config)) is not None)
+    fractions = []
+    for seed in range(4):
+        search = Search("surrogate", time_of=time_of, seed=seed)
+        asked = search.run(80)
+        assert sum(time_of(config) is None for config in asked[40:]) < 0.5 * share * 40
+        fractions.append(best_ms / (time_of(search.best()) or math.inf))
+    assert statistics.fmean(fractions) > 0.95
 
 
 def test_what_was_measured_elsewhere_saves_trials() -> None:

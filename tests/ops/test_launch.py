@@ -1,0 +1,70 @@
+"""Launching again: what may be taken from an earlier call, and what may not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tritune
+from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
+from tritune.policy import forced
+from tritune.targets.device import target_of
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts launches that go the long way, through Triton's own `run`."""
+    counted: list[int] = []
+    run = rms_norm_kernel.run
+
+    def counting(*args: object, **kwargs: object) -> object:
+        counted.append(1)
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(rms_norm_kernel, "run", counting)
+    return counted
+
+
+def check(x: torch.Tensor, weight: torch.Tensor) -> None:
+    torch.testing.assert_close(
+        tritune.rms_norm(x, weight), torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+    )
+
+
+def test_only_the_first_of_equal_calls_asks_triton(launches: list[int]) -> None:
+    for _ in range(3):
+        check(torch.randn(3, 208), torch.randn(208))
+    assert len(launches) == 1
+
+
+def test_other_memory_is_another_launch(launches: list[int]) -> None:
+    weight = torch.randn(176)
+    check(torch.randn(5, 176), weight)
+    moved = torch.randn(5 * 176 + 1)[1:].view(5, 176)
+    assert moved.data_ptr() % 16
+    check(moved, weight)
+    check(torch.randn(5, 176), torch.randn(176, dtype=torch.float64).float())
+    assert len(launches) == 2
+
+
+def test_another_dtype_of_the_weight_is_another_launch(launches: list[int]) -> None:
+    x = torch.randn(5, 144)
+    for dtype in (torch.float32, torch.bfloat16, torch.float32, torch.bfloat16):
+        weight = torch.randn(144).to(dtype)
+        expected = torch.nn.functional.rms_norm(x, weight.shape, weight.float(), 1e-6)
+        torch.testing.assert_close(tritune.rms_norm(x, weight), expected)
+    assert len(launches) == 2
+
+
+def test_another_config_is_another_launch(launches: list[int]) -> None:
+    x, weight = torch.randn(5, 112), torch.randn(112)
+    check(x, weight)
+    problem = KERNEL.problem(rows=8, columns=112, dtype="float32", adds=False)
+    target = target_of(x.device)
+    points = KERNEL.space.on(target.family, target.arch, problem.fields())
+    default = KERNEL.default(problem, target.family, target.arch)
+    other = next(config for config in points.configs() if config["ROWS"] != default["ROWS"])
+    with forced(KERNEL, other):
+        check(x, weight)
+    check(x, weight)
+    assert len(launches) == 2
