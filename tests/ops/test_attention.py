@@ -213,12 +213,13 @@ def test_torch_accepts_the_registration() -> None:
     q, k, v = inputs(queries=5, size=16)
     strided = (q, k, v, True, 0.25, 3, 2.0, torch.ones(5, dtype=bool), None, None)
     sequences = (*packed([3, 2], [4, 2]), 3, 4, True, 0.25, None, None, None, None)
-    torch.library.opcheck(op._attention_lse, strided)
-    torch.library.opcheck(op._varlen_lse, sequences)
+    ops = torch.ops.tritune
+    torch.library.opcheck(ops.attention_lse.default, strided)
+    torch.library.opcheck(ops.attention_varlen_lse.default, sequences)
     # Without the log-sum-exp they are the same functions: what differs is what they return.
     returned = ("test_schema", "test_faketensor")
-    torch.library.opcheck(op._attention, strided, test_utils=returned)
-    torch.library.opcheck(op._varlen, sequences, test_utils=returned)
+    torch.library.opcheck(ops.attention.default, strided, test_utils=returned)
+    torch.library.opcheck(ops.attention_varlen.default, sequences, test_utils=returned)
 
 
 def test_compiles_into_one_graph_for_all_lengths() -> None:

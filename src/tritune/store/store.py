@@ -158,13 +158,13 @@ class Store:
 
     def winner(self, task: Task) -> Winner | None:
         """The config to use for a task; None where nothing worked, or nothing was tried."""
-        return decide(self.trials(task), self._started())
+        return decide(self.trials(task), self.started())
 
     def winners(
         self, kernel: str | None = None, identity: str | None = None, device: str | None = None
     ) -> list[Winner]:
         """The winners of all tasks of a kernel, sorted by task."""
-        started = self._started()
+        started = self.started()
         trials = self.all_trials(kernel, identity, device)
         found = [decide(group, started) for _, group in groupby(trials, lambda each: each.task)]
         return sorted((w for w in found if w is not None), key=lambda w: task_order(w.task))
@@ -227,7 +227,8 @@ class Store:
         with self.reading() as connection:
             return read_trials(connection, condition)
 
-    def _started(self) -> dict[str, str]:
+    def started(self) -> dict[str, str]:
+        """When each run began."""
         with self.reading() as connection:
             found = connection.execute(select(schema.runs.c.id, schema.runs.c.started)).all()
         return {row.id: row.started for row in found}

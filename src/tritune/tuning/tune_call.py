@@ -99,7 +99,7 @@ def known(question: Question, store: Store) -> Tuned | None:
         return None
     if question.exhaustive and len(trials) < question.points.size():
         return None
-    winner = decide(trials)
+    winner = decide(trials, store.started())
     return None if winner is None else Tuned(winner, trials)
 
 
@@ -144,7 +144,7 @@ def tune_written(question: Question, written: WrittenCase, store: Store) -> Tune
     with shared_crew(settings) as crew:
         tune_case(job, store, run, settings, crew=crew)
     trials = [t for t in store.trials(question.task) if t.config in question.points]
-    winner = decide(trials)
+    winner = decide(trials, store.started())
     if winner is None:
         reasons = sorted({f"{t.failure}: {t.message}".partition("\n")[0] for t in trials})
         warn_once(
