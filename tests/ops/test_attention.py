@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.ops.attention_calls import Tensors, check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal
 from tritune.kernels.attention_prefill import attention_reference
-from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
 from tritune.testing import surrounded
 
