@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from tests.integrations.families import exact_logits, logits, make, padding
+from tests.integrations.families import DECODERS, ENCODERS, exact_logits, logits, make, padding
 from tests.integrations.families import prompt as make_prompt
 from tritune.testing import assert_within_rule
 
@@ -40,11 +40,14 @@ def test_continuous_batching_generates_what_generate_does(family: str) -> None:
     assert model.config._attn_implementation == "tritune"
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "bert"])
-def test_a_compiled_model_computes_the_same(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [*((family, "eager") for family in [*DECODERS, *ENCODERS]), ("llama", "inductor")],
+)
+def test_a_compiled_model_computes_the_same(family: str, backend: str) -> None:
     torch.compiler.reset()
-    model = make(family, num_hidden_layers=1)
-    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    model = make(family)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     for tokens in (40, 33):
         ids = make_prompt(tokens)
         mask = padding(ids, "left")
