@@ -27,7 +27,7 @@ def check_logits(family: str, dtype: torch.dtype, sides: tuple[str, ...]) -> Non
             for attention in ("tritune", "eager")
         )
         exact = exact_logits(model, ids, mask)
-        assert_within_rule(out, exact, plain, slack=3.0 if family == "gemma2" else 2.0)
+        assert_within_rule(out, exact, plain)
 
 
 @pytest.mark.parametrize("family", [*DECODERS, *ENCODERS])
