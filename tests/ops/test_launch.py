@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tritune
 from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
@@ -64,7 +67,43 @@ def test_another_config_is_another_launch(launches: list[int]) -> None:
     points = KERNEL.space.on(target.family, target.arch, problem.fields())
     default = KERNEL.default(problem, target.family, target.arch)
     other = next(config for config in points.configs() if config["ROWS"] != default["ROWS"])
-    with forced(KERNEL, other):
-        check(x, weight)
+    for _ in range(3):
+        with forced(KERNEL, other):
+            check(x, weight)
     check(x, weight)
     assert len(launches) == 2
+
+
+@pytest.mark.parametrize("eps", [1, torch.tensor(0.5)])
+def test_torch_converts_what_is_not_a_float(eps: Any) -> None:
+    x, weight = torch.randn(3, 48), torch.randn(48)
+    expected = torch.nn.functional.rms_norm(x, (48,), weight, float(eps))
+    torch.testing.assert_close(tritune.rms_norm(x, weight, eps), expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: tritune.rms_norm(x, x[0], "small"),
+        lambda x: tritune.rms_norm(x, x[0], None),
+        lambda x: tritune.attention(
+            x[None, :, None], x[None, :, None], x[None, :, None], window=2.5
+        ),
+    ],
+)
+def test_torch_refuses_other_types_in_its_words(call: Any) -> None:
+    with pytest.raises(RuntimeError, match="Expected a value of type"):
+        call(torch.randn(16, 16))
+
+
+def test_a_profiler_sees_the_op() -> None:
+    x = torch.randn(3, 48)
+    with torch.profiler.profile() as seen:
+        tritune.rms_norm(x, x[0])
+    assert "tritune::rms_norm" in {event.key for event in seen.key_averages()}
+
+
+def test_a_fake_tensor_stays_fake() -> None:
+    with FakeTensorMode():
+        fake = torch.empty(3, 48)
+    assert isinstance(tritune.rms_norm(fake, fake[0]), FakeTensor)

@@ -17,6 +17,8 @@ from triton.compiler import CompiledKernel
 
 #: What Triton takes for aligned, in bytes.
 _ALIGNED = 16
+#: So many launches of a plan are remembered. There are few but while a plan is tuned.
+_MOST = 64
 
 
 def cdiv(size: int, block: int) -> int:
@@ -73,4 +75,6 @@ class Launches:
             run = compiled[(*grid, 1, 1)[:3]]
             if tensors[0] is not None and tensors[0].is_cpu:
                 run = functools.partial(run, stream=0)  # a CPU has no others to look for
+            if len(self._known) >= _MOST:
+                self._known.clear()
             self._known[tuple(key)] = _Known(config, run, rest)

@@ -13,6 +13,14 @@ _torch_library: Any = torch.library  # without its types: half of its functions 
 _torch_c: Any = torch._C
 _LIBRARY = _torch_library.Library("tritune", "DEF")
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "Tensor": (torch.Tensor, torch.nn.Parameter),
+    "float": (float,),
+    "int": (int,),
+    "bool": (bool,),
+    "str": (str,),
+}
+
 
 def register(
     schema: str,
@@ -37,22 +45,34 @@ def register(
     return overload if "!" in schema else _direct(overload, _on_its_device(run))
 
 
-def _direct(overload: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Calls `run` itself where nobody would notice: torch's way there takes longer than many a
-    kernel.
+    kernel. Arguments that torch would convert, refuse or hand to somebody else go its way.
     """
+    expected = tuple(_kinds(str(argument.type)) for argument in overload._schema.arguments)
 
-    def call(first: torch.Tensor, *rest: Any) -> Any:
-        return overload(first, *rest) if _watched(first) else run(first, *rest)
+    def call(*arguments: Any) -> Any:
+        if _watched() or len(arguments) != len(expected):
+            return overload(*arguments)
+        for argument, kinds in zip(arguments, expected, strict=True):
+            if type(argument) not in kinds:
+                return overload(*arguments)
+        return run(*arguments)
 
     return call
 
 
-def _watched(tensor: torch.Tensor) -> bool:
-    """Whether somebody compiles, traces, transforms, profiles or wraps what is called."""
+def _kinds(declared: str) -> tuple[type, ...]:
+    """The types that a value may have, exactly, to be what a schema says without conversion."""
+    optional = declared.startswith("Optional[")
+    kinds = _KINDS.get(declared.removeprefix("Optional[").removesuffix("]"), ())
+    return (*kinds, type(None)) if optional else kinds
+
+
+def _watched() -> bool:
+    """Whether somebody compiles, traces, transforms or profiles what is called."""
     return (
         torch.compiler.is_compiling()
-        or type(tensor) is not torch.Tensor
         or _torch_c._len_torch_dispatch_stack() > 0
         or _torch_c._functorch.peek_interpreter_stack() is not None
         or _torch_c._get_tracing_state() is not None

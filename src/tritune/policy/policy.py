@@ -7,6 +7,7 @@ the place of the old one in a single assignment, so a call sees the old or the n
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ class Policy:
     @contextmanager
     def forced(self, kernel: Kernel, config: Config) -> Iterator[None]:
         """Use a config for every call of a kernel that this thread or task makes in the block."""
-        token = _forced.set({**(_forced.get() or {}), kernel: config.as_kwargs()})
+        token = _forced.set({**(_forced.get() or {}), kernel: _kwargs(config)})
         self._count_forcing(1)
         try:
             yield
@@ -248,6 +249,12 @@ class Policy:
 
     def _set_detour(self) -> None:
         self._detour = self._forcing > 0 or self._recorder is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def _kwargs(config: Config) -> Mapping[str, Any]:
+    """The same object for the same config: launches like an earlier one are known by it."""
+    return config.as_kwargs()
 
 
 def capturing(device: torch.device) -> bool:
