@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.policy.stored import CPU, config, problem, put
+from tests.policy.stored import CPU, config, problem, put, task_of
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import describe, learned, portfolio, saved
 from tritune.policy.features import Fields
-from tritune.policy.measured import Measured
+from tritune.policy.measured import Measured, read
 from tritune.policy.nearest import Nearest
 from tritune.policy.policy import Policy
 from tritune.policy.regret import LARGEST_COST, cost_of_answer
 from tritune.policy.tree import Tree
 from tritune.space import Config
 from tritune.store import Store
+from tritune.store.records import Samples
 from tritune.targets.device import detect
 
 SMALL, LARGE, WIDE, NEVER = (Config.of(TILE=n) for n in (1, 2, 3, 4))
@@ -234,3 +236,28 @@ def test_a_policy_learned_from_older_data_says_so(store_path: Path) -> None:
         describe.learn_and_save(store, KERNEL, detect(CPU))
         put(store_path, {problem(64, 96): {config(1, 64): 1.0}})
         assert "more was measured since" in describe.describe(store, KERNEL, detect(CPU))[-1]
+
+
+def test_a_config_that_was_lucky_once_is_no_measure_for_others() -> None:
+    """The best is chosen by one half of the samples, and its time is that of the other half."""
+    lucky, steady = config(1), config(2)
+    row = Measured(
+        problem(1).fields(),
+        {lucky: 1.5, steady: 1.6},
+        halves_ms={lucky: (1.0, 2.0), steady: (1.6, 1.6)},
+    )
+    assert row.cost(steady) == pytest.approx(-0.2)
+    assert row.cost(lucky) == 0.0
+    assert row.cost(config(3)) is None
+
+
+def test_the_halves_of_the_samples_come_from_the_store(tmp_path: Path) -> None:
+    path, one = tmp_path / "store.sqlite", problem(1)
+    put(path, {one: {config(1): 1.0}})
+    with Store(path) as store:
+        [trial] = store.trials(task_of(one))
+        more = tuple(Samples(trial.run, "final", n + 1, (ms,)) for n, ms in enumerate((9.0, 1.0)))
+        store.add_trial(replace(trial, samples=more))
+        [row] = read(store, KERNEL.name, trial.task.identity, trial.task.device)
+    # 1, 1, 1, 9, 1 in the order of the rounds: every other one, and the rest.
+    assert row.halves_ms == {config(1): (1.0, 5.0)}
