@@ -12,6 +12,7 @@ import tritune
 from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
 from tritune.policy import forced
 from tritune.targets.device import target_of
+from tritune.workloads.case import compiling
 
 
 @pytest.fixture
@@ -107,3 +108,12 @@ def test_a_fake_tensor_stays_fake() -> None:
     with FakeTensorMode():
         fake = torch.empty(3, 48)
     assert isinstance(tritune.rms_norm(fake, fake[0]), FakeTensor)
+
+
+def test_who_stands_in_for_triton_sees_known_launches() -> None:
+    x, weight = torch.randn(3, 240), torch.randn(240)
+    for _ in range(2):
+        check(x, weight)
+    with compiling() as seen:
+        tritune.rms_norm(x, weight)
+    assert len(seen) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -256,8 +255,10 @@ def test_the_halves_of_the_samples_come_from_the_store(tmp_path: Path) -> None:
     put(path, {one: {config(1): 1.0}})
     with Store(path) as store:
         [trial] = store.trials(task_of(one))
-        more = tuple(Samples(trial.run, "final", n + 1, (ms,)) for n, ms in enumerate((9.0, 1.0)))
-        store.add_trial(replace(trial, samples=more))
+        more = tuple(
+            Samples(trial.run, "final", n + 1, (ms,)) for n, ms in enumerate((9.0, 7.0, 5.0, 3.0))
+        )
+        store.add_samples(trial.task, trial.config, *more)
         [row] = read(store, KERNEL.name, trial.task.identity, trial.task.device)
-    # 1, 1, 1, 9, 1 in the order of the rounds: every other one, and the rest.
-    assert row.halves_ms == {config(1): (1.0, 5.0)}
+    # 1, 1, 1, 9, 7, 5, 3 in the order of the rounds: every other one, and the rest.
+    assert row.halves_ms == {config(1): (2.0, 5.0)}

@@ -3,7 +3,7 @@
 Most of what a small launch costs is Triton looking at each argument: what it is specialised on and
 whether that was compiled. Calls with the sizes and strides of an earlier call differ from it in
 their tensors only, of which dtypes and alignment decide. Those that are not aligned go the long
-way.
+way, and so does everything while somebody stands in for Triton's `JITFunction.run`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from triton.compiler import CompiledKernel
+from triton.runtime.jit import JITFunction
 
 #: What Triton takes for aligned, in bytes.
 _ALIGNED = 16
+#: What launches a kernel, unless somebody stands in for it (a recorder, one who only compiles).
+_RUN = JITFunction.run
 #: So many launches of a plan are remembered. There are few but while a plan is tuned.
 _MOST = 64
 
@@ -58,7 +61,7 @@ class Launches:
             if tensor is not None:
                 addresses |= tensor.data_ptr()
                 key.append(tensor.dtype)
-        if addresses % _ALIGNED:
+        if addresses % _ALIGNED or JITFunction.run is not _RUN:
             self._function[grid](*tensors, *numbers, **constants, **config)
             return
         known = self._known.get(tuple(key))
@@ -66,7 +69,7 @@ class Launches:
             known.run(*tensors, *known.rest)
             return
         compiled = self._function[grid](*tensors, *numbers, **constants, **config)
-        # Whoever stands in for Triton (an interpreter, a recorder) returns something else.
+        # Triton's interpreter returns something else.
         if isinstance(compiled, CompiledKernel):
             values = {**constants, **config}
             given = len(tensors) + len(numbers)
