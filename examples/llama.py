@@ -1,21 +1,27 @@
 """A Llama-architecture model whose attention, norms, rope, activation and linear layers are
 tritune's.
 
-Weights are random, sizes come from flags. A prompt is prefilled into a paged KV cache, then tokens
-are decoded one by one; the logits of every step are compared with the same model in plain torch:
+Weights are random; --size says how many (0.3 billion unless told otherwise). A prompt is prefilled
+into a paged KV cache and tokens are decoded one by one; the logits of every step are compared with
+the same model in plain torch. Then the speed: prefill, and decoding with a long context, for which
+the cache is filled with random values.
 
-    python examples/llama.py --layers 4 --prompt 64 --generate 8
-    python examples/llama.py --dtype bf16 --hidden 2048 --layers 16
+    python examples/llama.py
+    python examples/llama.py --size 1b --dtype fp32
+    python examples/llama.py --size tiny --prefill 0 --context 0
 
-The same file runs on a GPU with --device cuda.
+The same file runs on a GPU with --device cuda. `benchmarks/llama.py` measures it beside
+Hugging Face transformers.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -33,11 +39,19 @@ class Sizes:
     kv_heads: int
     intermediate: int
     vocabulary: int
-    page: int
+    #: Tokens of a page of the KV cache.
+    page: int = 16
 
     @property
     def head(self) -> int:
         return self.hidden // self.heads
+
+
+SIZES = {
+    "tiny": Sizes(4, 512, 8, 2, 1408, 2048),
+    "0.3b": Sizes(20, 1024, 16, 4, 2816, 32000),
+    "1b": Sizes(16, 2048, 32, 8, 8192, 32000),
+}
 
 
 @dataclass
@@ -120,6 +134,12 @@ class Cache:
         self.table = order.to(like.device, torch.int32)[None]
         self.length = 0
 
+    def make_up(self, length: int) -> None:
+        """Random keys and values for so many tokens: decoding costs the same with any."""
+        self.keys.normal_()
+        self.values.normal_()
+        self.length = length
+
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write the keys and values of the newest tokens into their slots."""
         page = self.keys.shape[2]
@@ -129,8 +149,12 @@ class Cache:
         self.values[layer, pages, positions % page] = values
 
 
-def forward(model: Model, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
-    """Logits of the newest tokens, which are added to the cache: prefill and decode alike."""
+def forward(
+    model: Model, tokens: torch.Tensor, cache: Cache, last_only: bool = False
+) -> torch.Tensor:
+    """Logits of the newest tokens, or of the last one, which are added to the cache: prefill and
+    decode alike.
+    """
     sizes, count = model.sizes, len(tokens)
     device = tokens.device
     positions = torch.arange(cache.length, cache.length + count, device=device)
@@ -155,7 +179,7 @@ def forward(model: Model, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         )
         normed, residual = tritune.add_rms_norm(fed, residual, following)
     cache.length += count
-    return tritune.linear(normed, model.head)
+    return tritune.linear(normed[-1:] if last_only else normed, model.head)
 
 
 def plain_forward(model: Model, tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -197,63 +221,101 @@ def largest_error_and_limit(
     return (logits - reference).abs().max().item(), 2 * plain_error + 2 * rounding
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--kv-heads", type=int, default=2)
-    parser.add_argument("--intermediate", type=int, default=1408)
-    parser.add_argument("--vocabulary", type=int, default=2048)
-    parser.add_argument("--page", type=int, default=16, help="tokens of a page of the KV cache")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens that are prefilled")
-    parser.add_argument("--generate", type=int, default=8, help="tokens that are decoded")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
-    if args.hidden % args.heads or args.heads % args.kv_heads:
-        parser.error("--hidden must be a multiple of --heads, and --heads of --kv-heads")
-    sizes = Sizes(
-        args.layers,
-        args.hidden,
-        args.heads,
-        args.kv_heads,
-        args.intermediate,
-        args.vocabulary,
-        args.page,
-    )
-    total = args.prompt + args.generate
-    dtype, device = DTYPES[args.dtype], torch.device(args.device)
-    model = random_model(sizes, total, dtype, device)
-    print(f"llama on {device}: {model.parameters / 1e6:.1f} million parameters, {args.dtype}")
-    prompt = torch.randint(
-        sizes.vocabulary, (args.prompt,), generator=torch.Generator().manual_seed(2)
-    )
-
-    with torch.no_grad():
-        tokens, cache = prompt.to(device), Cache(model, total)
-        logits, seconds = [], []
-        newest = tokens
-        for _ in range(args.generate + 1):
-            start = time.perf_counter()
-            logits.append(forward(model, newest, cache))
-            newest = logits[-1][-1:].argmax(-1)
-            seconds.append(time.perf_counter() - start)
-            if len(seconds) <= args.generate:
-                tokens = torch.cat([tokens, newest])
-        ours = torch.cat(logits)
-        exact = torch.float64 if dtype == torch.float32 else torch.float32
-        reference = plain_forward(model, tokens, exact)
-        error, limit = largest_error_and_limit(ours, plain_forward(model, tokens, dtype), reference)
-    print(f"prefill {args.prompt} tokens: {seconds[0] * 1e3:.1f} ms with compiling")
-    if args.generate:
-        median = sorted(seconds[1:])[len(seconds[1:]) // 2]
-        print(f"decode: {median * 1e3:.2f} ms a token in the median")
+def check(model: Model, prompt: torch.Tensor, generate: int) -> bool:
+    """Prefill, decode greedily, and compare all logits with plain torch's; prints what it finds."""
+    dtype = model.embedding.dtype
+    tokens, cache = prompt, Cache(model, len(prompt) + generate)
+    newest, logits = tokens, []
+    for step in range(generate + 1):
+        logits.append(forward(model, newest, cache))
+        newest = logits[-1][-1:].argmax(-1)
+        if step < generate:
+            tokens = torch.cat([tokens, newest])
+    exact = torch.float64 if dtype == torch.float32 else torch.float32
+    reference = plain_forward(model, tokens, exact)
+    plain = plain_forward(model, tokens, dtype)
+    error, limit = largest_error_and_limit(torch.cat(logits), plain, reference)
     verdict = "the same as plain torch's" if error <= limit else "WRONG"
     print(
         f"logits of {len(tokens)} tokens: largest error {error:.2e}, allowed {limit:.2e}: {verdict}"
     )
-    if error > limit:
+    return error <= limit
+
+
+def prefilling(model: Model, prompt: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A call that prefills the prompt and gives the logits of its last token."""
+    cache = Cache(model, len(prompt))
+
+    def run() -> torch.Tensor:
+        cache.length = 0
+        return forward(model, prompt, cache, last_only=True)
+
+    return run
+
+
+def decoding(model: Model, token: torch.Tensor, context: int) -> Callable[[], torch.Tensor]:
+    """A call that decodes one token which sees a context of so many, itself among them."""
+    cache = Cache(model, context)
+    cache.make_up(context - 1)
+
+    def run() -> torch.Tensor:
+        cache.length = context - 1
+        return forward(model, token, cache)
+
+    return run
+
+
+def median_seconds(run: Callable[[], torch.Tensor], times: int) -> float:
+    """The median of so many calls, after one that compiles."""
+    samples = []
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        # Reading a number waits for a device that works on its own.
+        run().flatten()[0].item()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="0.3b", help="parameters of the model")
+    for field in fields(Sizes):
+        flag = "--" + field.name.replace("_", "-")
+        parser.add_argument(flag, type=int, help="instead of what --size says")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt to check")
+    parser.add_argument("--generate", type=int, default=8, help="tokens to decode in that check")
+    parser.add_argument("--prefill", type=int, default=2048, help="tokens to time a prefill of")
+    parser.add_argument("--context", type=int, default=8192, help="tokens to time decoding with")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    given = {field.name: getattr(args, field.name) for field in fields(Sizes)}
+    sizes = replace(SIZES[args.size], **{k: value for k, value in given.items() if value})
+    if sizes.hidden % sizes.heads or sizes.heads % sizes.kv_heads:
+        parser.error("--hidden must be a multiple of --heads, and --heads of --kv-heads")
+    longest = max(args.prompt + args.generate, args.prefill, args.context)
+    device = torch.device(args.device)
+    model = random_model(sizes, longest, DTYPES[args.dtype], device)
+    print(f"llama on {device}: {model.parameters / 1e6:.1f} million parameters, {args.dtype}")
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(sizes.vocabulary, (longest,), generator=generator).to(device)
+    with torch.no_grad():
+        right = check(model, tokens[: args.prompt], args.generate)
+        if args.prefill:
+            seconds = median_seconds(prefilling(model, tokens[: args.prefill]), 3)
+            print(
+                f"prefill of {args.prefill} tokens: {seconds * 1e3:.1f} ms, "
+                f"{args.prefill / seconds:.1f} tokens a second"
+            )
+        if args.context:
+            seconds = median_seconds(decoding(model, tokens[:1], args.context), 15)
+            print(
+                f"decoding with a context of {args.context}: {seconds * 1e3:.2f} ms a token, "
+                f"{1 / seconds:.1f} tokens a second"
+            )
+    if not right:
         raise SystemExit(1)
 
 

@@ -17,6 +17,7 @@ ARGUMENTS = {
     "llama.py": [
         *("--layers", "2", "--hidden", "64", "--heads", "4", "--intermediate", "96"),
         *("--vocabulary", "100", "--page", "3", "--prompt", "13", "--generate", "3"),
+        *("--kv-heads", "2", "--prefill", "21", "--context", "50", "--dtype", "fp32"),
     ],
     "attention.py": ["--heads", "2", "--tokens", "70", "--head-size", "16", "--seconds", "0"],
 }

@@ -138,3 +138,25 @@ def test_a_table_aligns_names_left_and_numbers_right() -> None:
     assert table(("", "ms"), [("one", "1.5"), ("b", "10.5")]) == (
         "        ms\none    1.5\nb     10.5"
     )
+
+
+def test_llama_compares_decoding_and_prefill_with_transformers() -> None:
+    result = in_json(
+        "llama.py", "--size", "tiny", "--prefill", "24", "--context", "40", "--tokens", "4"
+    )
+    assert result["greedy"] == {"prompt": 64, "tokens": 4, "agree": 4}
+    for name in ("decode", "prefill"):
+        seconds = result[name]["seconds"]
+        assert result[name]["ratio"] == seconds["transformers"] / seconds["tritune"] > 0
+
+
+def test_scaling_says_how_cost_grows_with_work() -> None:
+    result = in_json("scaling.py", "--first", "64", "--last", "256", "--heads", "1")
+    for name in ("prefill", "decode"):
+        rows = result[name]["rows"]
+        assert [row["size"] for row in rows] == [64, 91, 128, 181, 256]
+        steps = [row["step"] for row in rows[1:]]
+        assert result[name]["largest_step"] == max(steps) > 0
+    prefill = result["prefill"]["rows"]
+    grown = (prefill[1]["milliseconds"] / prefill[0]["milliseconds"]) / ((91 * 92) / (64 * 65))
+    assert prefill[1]["step"] == pytest.approx(grown)
