@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.policy.stored import config, problem, put
 from tritune.cli.main import main
 
 PROBLEM = ["rms_norm", "--problem", "rows=8 columns=64 dtype=float32", "--seconds", "0.01"]
@@ -32,6 +35,18 @@ def test_json_goes_to_standard_output_alone(capsys: pytest.CaptureFixture[str]) 
     assert main(["bench", *PROBLEM, "--against", "default", "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["vendor"] is None
+
+
+def test_winners_come_from_the_store_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    winner = config(2, 32)
+    put(path, {problem(8, 64): {winner: 1.0}})
+    command = ["bench", *PROBLEM, "--against", "default", "--json", "-", "--store", str(path)]
+    finished = subprocess.run(
+        [sys.executable, "-m", "tritune.cli.main", *command], capture_output=True, text=True
+    )
+    (row,) = json.loads(finished.stdout)["rows"]
+    assert row["config"] == winner.as_kwargs()
 
 
 @pytest.mark.parametrize(

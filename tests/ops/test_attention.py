@@ -275,6 +275,7 @@ def bad(changes: dict[str, Any]) -> None:
         ({"v": normal(1, 2, 5, 300)}, "v has a head size of 300, allowed: 1 to 256"),
         ({"window": 0}, "window is 0, allowed: 1 and more"),
         ({"softcap": -1.0}, "softcap is -1.0, allowed: more than 0"),
+        ({"scale": "a"}, "scale is 'a', allowed: a number"),
         ({"sinks": normal(3)}, "sinks has 3 entries, allowed: one for each of q's 2 heads"),
         ({"alibi_slopes": normal(1, 2)}, "alibi_slopes has 2 dimensions, allowed: 1"),
         ({"mask": normal(4, 5)}, r"mask is \(4, 5\), allowed: what can be broadcast to \(1, 2, 5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,9 @@ def command(
     seconds: Annotated[
         float, typer.Option(help="How long one problem is measured, at least.")
     ] = 3.0,
+    store: Annotated[
+        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write JSON; - to print it.")
     ] = None,
@@ -49,6 +53,7 @@ def command(
     Beside each: its default config, the fastest correct thing that torch offers, and the
     limit of the hardware, measured in the same run. Uses what `tritune tune` has found before.
     """
+    from tritune import env
     from tritune.cli._devices import torch_device
     from tritune.targets.roofline import measure_limits, measure_limits_again
     from tritune.workloads.bench import measure, related
@@ -58,6 +63,8 @@ def command(
         raise typer.BadParameter(f"against {against!r}, allowed: {', '.join(AGAINST)}")
     if not seconds > 0:
         raise typer.BadParameter(f"seconds {seconds:g}, allowed: more than 0")
+    if store is not None:
+        os.environ[env.STORE.name] = store
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
     limits = measure_limits(where)

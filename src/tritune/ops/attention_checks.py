@@ -21,6 +21,10 @@ LARGEST_HEAD = 256
 def check_options(
     check: Check, scale: float | None, window: int | None, softcap: float | None
 ) -> None:
+    for name, value in (("scale", scale), ("window", window), ("softcap", softcap)):
+        if isinstance(value, str | bytes | complex):
+            check.that(False, f"{name} is {value!r}, allowed: a number")
+            return
     if scale is not None and not math.isfinite(scale):
         check.that(False, f"scale is {scale}, allowed: a finite number")
     if window is not None and window < 1:

@@ -42,7 +42,8 @@ def describe(store: Store, kernel: Kernel, device: Device) -> list[str]:
     policy = saved.load(store, kernel.name, version, device.fingerprint)
     rows = measured.read(store, kernel.name, version, device.fingerprint)
     if policy is None:
-        return [f"{len(rows)} problems measured, nothing learned yet"] if rows else []
+        count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
+        return [f"{count} measured, nothing learned yet"] if rows else []
     lines = policy.describe()
     if measured.digest(rows) != policy.data:
         lines.append("more was measured since: the next tuning run learns from it")

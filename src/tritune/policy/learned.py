@@ -50,7 +50,8 @@ class LearnedPolicy:
         kind = "a tree over" if isinstance(self.chooser, Tree) else "the nearest problem's, of"
         count = len(self.chooser.configs)
         lines = [
-            f"{kind} {count} config{'s' * (count != 1)}, learned from {self.problems} problems"
+            f"{kind} {count} config{'s' * (count != 1)}, "
+            f"learned from {self.problems} problem{'s' * (self.problems != 1)}"
         ]
         if self.bound is None:
             lines.append("bound: unknown, some problems were measured with none of these configs")
