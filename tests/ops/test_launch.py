@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tritune
 from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
-from tritune.policy import forced
+from tritune.policy import forced, forget
 from tritune.targets.device import target_of
 from tritune.workloads.case import compiling
 
@@ -102,6 +103,97 @@ def test_a_profiler_sees_the_op() -> None:
     with torch.profiler.profile() as seen:
         tritune.rms_norm(x, x[0])
     assert "tritune::rms_norm" in {event.key for event in seen.key_averages()}
+
+
+def test_calls_of_compiled_code_are_known_too(launches: list[int]) -> None:
+    x, weight = torch.randn(3, 272), torch.randn(272)
+    compiled = torch.compile(tritune.rms_norm, backend="eager", fullgraph=True)
+    expected = torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x, weight), expected)
+    assert len(launches) <= 2
+
+
+def test_new_winners_are_used_by_calls_that_are_known(launches: list[int]) -> None:
+    x, weight = torch.randn(5, 304), torch.randn(304)
+    for expected in (1, 1):
+        check(x, weight)
+        assert len(launches) == expected
+    forget()
+    check(x, weight)
+    assert len(launches) == 2
+
+
+def test_one_tensor_in_two_places_is_no_measure_for_two() -> None:
+    gate, up = torch.randn(2, 5, 336).unbind()
+    silu = torch.nn.functional.silu
+    for _ in range(2):
+        torch.testing.assert_close(tritune.silu_mul(gate, gate), silu(gate) * gate)
+        torch.testing.assert_close(tritune.silu_mul(gate, up), silu(gate) * up)
+
+
+def test_what_wants_a_gradient_is_refused_though_known() -> None:
+    x, weight = torch.randn(5, 368), torch.nn.Parameter(torch.randn(368))
+    with torch.no_grad():
+        for _ in range(2):
+            check(x, weight)
+    with pytest.raises(ValueError, match="weight requires a gradient"):
+        tritune.rms_norm(x, weight)
+
+
+def test_transforms_of_known_calls() -> None:
+    x, weight = torch.randn(4, 3, 400), torch.randn(400)
+    for _ in range(2):
+        check(x[0], weight)
+    expected = torch.nn.functional.rms_norm(x, (400,), weight, 1e-6)
+    torch.testing.assert_close(torch.vmap(lambda one: tritune.rms_norm(one, weight))(x), expected)
+    with torch.inference_mode():
+        for _ in range(2):
+            check(x[0], weight)
+
+
+def test_hooks_hear_of_known_launches() -> None:
+    x, weight = torch.randn(3, 432), torch.randn(432)
+    for _ in range(2):
+        check(x, weight)
+    heard: list[str] = []
+    hook = triton.knobs.runtime.launch_enter_hook
+    listen = lambda metadata: heard.append(metadata.get()["name"])  # noqa: E731
+    hook.add(listen)
+    try:
+        check(x, weight)
+    finally:
+        hook.remove(listen)
+    assert heard == ["rms_norm_kernel"]
+
+
+def test_torch_hears_of_what_is_written_in_place() -> None:
+    q, k = torch.randn(3, 2, 16), torch.randn(3, 1, 16)
+    cos, sin = torch.randn(2, 3, 16).unbind()
+    for count in (1, 2, 3):
+        tritune.rope(q, k, cos, sin, inplace=True)
+        assert (q._version, k._version) == (count, count)
+
+
+def test_positions_are_looked_at_in_known_calls() -> None:
+    q, k = torch.randn(3, 2, 32), torch.randn(3, 1, 32)
+    cos, sin = torch.randn(2, 9, 32).unbind()
+    good = torch.tensor([8, 0, 5])
+    tritune.rope(q, k, cos, sin, positions=good)
+    torch.testing.assert_close(
+        tritune.rope(q, k, cos, sin, positions=good)[0],
+        tritune.rope(q, k, cos[good], sin[good])[0],
+    )
+    with pytest.raises(ValueError, match="positions are from 0 to 9, allowed: 0 to 8"):
+        tritune.rope(q, k, cos, sin, positions=torch.tensor([9, 0, 5]))
+
+
+def test_what_is_no_tensor_is_refused_after_known_calls() -> None:
+    x = torch.randn(3, 464)
+    for _ in range(2):
+        check(x, x[0])
+    with pytest.raises(ValueError, match="weight is a list, not a tensor"):
+        tritune.rms_norm(x, [1.0] * 464)
 
 
 def test_a_fake_tensor_stays_fake() -> None:

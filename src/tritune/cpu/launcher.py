@@ -111,6 +111,45 @@ def launch(
     return _flushing(launch) if prints else launch
 
 
+def prepared(
+    compiled: Any, grid: tuple[int, int, int], arguments: Sequence[Any], tensors: int
+) -> Callable[..., None] | None:
+    """A launch with these arguments but for the tensors, whose addresses it takes; or None.
+
+    So many tensors are given, and they are the kernel's first arguments. Nobody is told of the
+    launch: hooks are the caller's.
+    """
+    slots = packing.slots(compiled.src.signature)
+    pointers = [slot.is_pointer for slot in slots]
+    if getattr(compiled.metadata, "prints", False) or pointers != sorted(pointers, reverse=True):
+        return None
+    if sum(pointers) != tensors or any(not 0 < size <= _MOST_PROGRAMS for size in grid):
+        return None
+    function = compiled.function
+    names = _argument_names(compiled.src, len(arguments))
+    values = [packing.convert(slot, names[slot.argument], tuple(arguments)) for slot in slots]
+    addresses = struct.Struct(f"<{tensors}Q").pack
+    rest = struct.pack("<" + "".join(s.code for s in slots[tensors:]), *values[tensors:])
+    asserts = getattr(compiled.metadata, "asserts", ())
+    fork, count, statuses = threads.fork, threads.count, _statuses
+    x, y, z = grid
+
+    def launch(*tensors: int) -> None:
+        try:
+            status = statuses.pop()
+        except IndexError:
+            status = _Status()
+        if fork.thread is None:
+            function(addresses(*tensors) + rest, x, y, z, count(), status)
+        else:
+            _launch_carefully(function, addresses(*tensors) + rest, x, y, z, status)
+        if status[0]:
+            _fail(status, asserts)
+        statuses.append(status)
+
+    return launch
+
+
 def load(name: str, sealed: bytes) -> loader.Loaded:
     """Load the object code of the kernel whose launcher this thread made last.
 

@@ -41,15 +41,16 @@ def register(
     overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
     if vmap is not None:
         _torch_library.register_vmap(f"tritune::{name}", vmap(overload), lib=_LIBRARY)
-    # Torch has to hear of what is written in place, whoever watches.
-    return overload if "!" in schema else _direct(overload, _on_its_device(run))
+    return _direct(overload, _on_its_device(run))
 
 
 def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Calls `run` itself where nobody would notice: torch's way there takes longer than many a
     kernel. Arguments that torch would convert, refuse or hand to somebody else go its way.
     """
-    expected = tuple(_kinds(str(argument.type)) for argument in overload._schema.arguments)
+    schema = overload._schema.arguments
+    expected = tuple(_kinds(str(argument.type)) for argument in schema)
+    written = [place for place, argument in enumerate(schema) if argument.is_write]
 
     def call(*arguments: Any) -> Any:
         if _watched() or len(arguments) != len(expected):
@@ -57,7 +58,11 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         for argument, kinds in zip(arguments, expected, strict=True):
             if type(argument) not in kinds:
                 return overload(*arguments)
-        return run(*arguments)
+        result = run(*arguments)
+        if written:
+            # Torch has to hear of what is written in place.
+            torch.autograd.graph.increment_version([arguments[place] for place in written])
+        return result
 
     return call
 

@@ -13,10 +13,12 @@ from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
 from tritune.ops.batching import one_by_one
 from tritune.ops.check import Check, looks_inside
 from tritune.ops.choose import config_for
-from tritune.ops.launch import Launches, cdiv
+from tritune.ops.launch import Launched, Repeats, cdiv, launch
 from tritune.ops.library import register
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import described, same_dtype, same_shape, writable
+
+_calls, _calls_inplace = Repeats(), Repeats()
 
 
 def rope(
@@ -40,6 +42,8 @@ def rope(
     too. With positions, shaped as the leading dimensions of q or as the last of these, row
     `positions[i]` does.
     """
+    if (outs := _again(q, k, cos, sin, positions, interleaved, inplace)) is not None:
+        return outs
     with Check("rope") as check:
         _check(check, q, k, cos, sin, positions)
         if inplace and not check.reasons:
@@ -48,6 +52,30 @@ def rope(
     if not inplace:
         return _rope(q, k, cos, sin, positions, interleaved)
     _rope_inplace(q, k, cos, sin, positions, interleaved)
+    return q, k
+
+
+def _again(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor | None,
+    interleaved: bool,
+    inplace: bool,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The results, if there was a call like this one."""
+    calls = _calls_inplace if inplace else _calls
+    if positions is None:
+        outs = calls((interleaved,), q, k, cos, sin)
+    else:
+        outs = calls(
+            (interleaved,), q, k, cos, sin, positions,
+            before=lambda: _check_inside(positions, cos.shape[0]),
+        )  # fmt: skip
+    if outs is None or not inplace:
+        return None if outs is None else (outs[0], outs[1])
+    torch.autograd.graph.increment_version((q, k))
     return q, k
 
 
@@ -126,6 +154,8 @@ def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
 
 
 def _check_inside(positions: torch.Tensor, rows: int) -> None:
+    if not positions.numel() or not looks_inside(positions):
+        return
     with Check("rope") as check:
         low, high = (int(bound) for bound in torch.aminmax(positions))
         check.that(
@@ -165,7 +195,7 @@ class _Call(NamedTuple):
                 yield _Call(part[0], part[1], part[2], part[3], self.cos, self.sin, part[4])
 
 
-def _launch(call: _Call, interleaved: bool, inplace: bool) -> None:
+def _launch(call: _Call, interleaved: bool, inplace: bool) -> Launched | None:
     q, cos = call.q, call.cos
     plan = _plan(
         q.shape,
@@ -182,20 +212,24 @@ def _launch(call: _Call, interleaved: bool, inplace: bool) -> None:
     if plan is None:
         for part in call.parts():
             _launch(part, interleaved, inplace)
-    elif plan.tokens:
-        config = config_for(KERNEL, plan.problem, q.device)
-        size, rotary = plan.problem.size, plan.problem.rotary
-        plan.launches(
-            (cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],),
-            call,
-            plan.integers,
-            config,
-            SIZE=size,
-            ROTARY=rotary,
-            HALF=plan.half,
-            REST=plan.rest,
-            INTERLEAVED=interleaved,
-        )
+        return None
+    if not plan.tokens:
+        return None
+    question = (KERNEL, plan.problem, q.device)
+    config = config_for(*question)
+    return launch(
+        rope_kernel,
+        question,
+        config,
+        (cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],),
+        call,
+        plan.integers,
+        SIZE=plan.problem.size,
+        ROTARY=plan.problem.rotary,
+        HALF=plan.half,
+        REST=plan.rest,
+        INTERLEAVED=interleaved,
+    )
 
 
 class _Plan(NamedTuple):
@@ -204,7 +238,6 @@ class _Plan(NamedTuple):
     integers: tuple[int, ...]  # as the kernel takes them, from `tokens` on
     half: int
     rest: int
-    launches: Launches
 
 
 @functools.lru_cache(maxsize=1024)
@@ -254,7 +287,7 @@ def _plan(
     # In place, what is not turned is where it belongs already.
     rest = triton.next_power_of_2(size - rotary) if size > rotary and not inplace else 0
     half = triton.next_power_of_2(rotary // 2)
-    return _Plan(problem, tokens, integers, half, rest, Launches(rope_kernel))
+    return _Plan(problem, tokens, integers, half, rest)
 
 
 def _prepared(
@@ -268,9 +301,12 @@ def _prepared(
     leading = q.shape[:-2]
     if positions is None:
         return _Call(q, k, *outs, _by_token(cos, leading), _by_token(sin, leading), None)
-    if positions.numel() and looks_inside(positions):
-        _check_inside(positions, cos.shape[0])
+    _check_inside(positions, cos.shape[0])
     return _Call(q, k, *outs, cos, sin, positions.expand(leading))
+
+
+def _given(*tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def _run(
@@ -281,8 +317,12 @@ def _run(
     positions: torch.Tensor | None,
     interleaved: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if (known := _again(q, k, cos, sin, positions, interleaved, inplace=False)) is not None:
+        return known
     outs = torch.empty_like(q), torch.empty_like(k)
-    _launch(_prepared(outs, q, k, cos, sin, positions), interleaved, inplace=False)
+    call = _prepared(outs, q, k, cos, sin, positions)
+    launched = _launch(call, interleaved, inplace=False)
+    _calls.keep((interleaved,), _given(q, k, cos, sin, positions), outs, launched)
     return outs
 
 
@@ -294,7 +334,11 @@ def _run_inplace(
     positions: torch.Tensor | None,
     interleaved: bool,
 ) -> None:
-    _launch(_prepared((q, k), q, k, cos, sin, positions), interleaved, inplace=True)
+    if _again(q, k, cos, sin, positions, interleaved, inplace=True) is not None:
+        return
+    call = _prepared((q, k), q, k, cos, sin, positions)
+    launched = _launch(call, interleaved, inplace=True)
+    _calls_inplace.keep((interleaved,), _given(q, k, cos, sin, positions), (), launched)
 
 
 _INPUTS = "Tensor cos, Tensor sin, Tensor? positions, bool interleaved"

@@ -68,6 +68,14 @@ class Policy:
         except KeyError:
             return self._first_call((kernel, problem, device))
 
+    def answers_that_stand(self) -> object:
+        """The answers as they are; None while a call has to do more than look them up."""
+        return None if self._detour else self._answers
+
+    def stand(self, answers: object) -> bool:
+        """Whether calls find the same answers as when these were given out."""
+        return answers is self._answers and not self._detour
+
     def answer_for(self, kernel: Kernel, problem: Problem, device: torch.device) -> Answer:
         """The config for a problem and where it comes from, as the next call would find it."""
         key = (kernel, problem, device)
