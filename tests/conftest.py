@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -32,6 +33,15 @@ else:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("tritune")
+
+
+@pytest.fixture(autouse=True)
+def no_known_calls() -> None:
+    """What an op remembers of its calls would make one test depend on those before it."""
+    repeats = sys.modules.get("tritune.ops.repeats")
+    if repeats is not None:
+        for op in repeats.Repeats.every:
+            op.forget()
 
 
 def pytest_unconfigure() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,21 +13,22 @@ import torch
 
 from tests.ops.attention_calls import check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import FP16, normal
-from tritune.kernels.attention_prefill import SPACE, AttentionProblem, default_config
+from tritune.kernels.attention_prefill import KERNEL, SPACE, AttentionProblem, default_config
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
+from tritune.policy import forced
+from tritune.space import Config
 from tritune.testing import surrounded
 
 
 @pytest.fixture
-def use_config(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def use_config() -> Iterator[Callable[..., Any]]:
     """Makes the op use a config of one's choice."""
-
-    def use(**values: Any) -> None:
-        config = {p.name: p.values[0] for p in SPACE.parameters_on("cpu")}
-        monkeypatch.setattr(op, "config_for", lambda *_: {**config, **values})
-
-    return use
+    config = {p.name: p.values[0] for p in SPACE.parameters_on("cpu")}
+    with ExitStack() as stack:
+        yield lambda **values: stack.enter_context(
+            forced(KERNEL, Config.of(**{**config, **values}))
+        )
 
 
 CONFIGS = [

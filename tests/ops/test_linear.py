@@ -18,6 +18,8 @@ from tritune.kernels.activations import activation_reference
 from tritune.kernels.linear import cpu_config
 from tritune.ops.linear import linear
 from tritune.ops.quantize import QuantizedWeight, quantize_weight
+from tritune.policy import forced
+from tritune.space import Config
 from tritune.testing import assert_within_rule, surrounded
 
 ACTIVATIONS = (None, *activations.ACTIVATIONS)
@@ -170,17 +172,18 @@ EACH_METHOD = {
 @pytest.mark.parametrize("method", EACH_METHOD)
 @pytest.mark.parametrize("split", [1, 4])
 @pytest.mark.parametrize("bits", [None, 8, 4])
-def test_each_method_and_split(
-    method: str, split: int, bits: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = {**EACH_METHOD[method].as_kwargs(), "SPLIT_K": split, "GROUP_M": 4}
-    monkeypatch.setattr("tritune.ops.linear.config_for", lambda *_: config)
+def test_each_method_and_split(method: str, split: int, bits: int | None) -> None:
+    values = {**EACH_METHOD[method].as_kwargs(), "SPLIT_K": split, "GROUP_M": 4}
+    kernel = plain.KERNEL if bits is None else quantized.KERNEL
     # Nine tiles of K, which four parts do not share evenly.
     k = 9 * 32
     weight: Any = weights(40, k, BF16)
     if bits is not None:
         weight = quantize_weight(weight, bits, 32, zero_points=True)
-    check(normal(7, k, dtype=BF16), weight, normal(40, dtype=BF16, seed=2), "gelu")
+    bias = normal(40, dtype=BF16, seed=2)
+    with forced(kernel, Config.of(**values)):
+        for seed in range(3):
+            check(normal(7, k, dtype=BF16, seed=seed), weight, bias, "gelu")
 
 
 @pytest.mark.parametrize("rows", [1, 20])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -9,10 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritune.kernels.attention_paged import SPACE, PagedAttentionProblem, default, reference
+from tritune.kernels.attention_paged import (
+    KERNEL,
+    SPACE,
+    PagedAttentionProblem,
+    default,
+    reference,
+)
 from tritune.ops import paged_attention as module
 from tritune.ops.attention import attention, attention_varlen
 from tritune.ops.paged_attention import paged_attention
+from tritune.policy import forced
+from tritune.space import Config
 from tritune.testing import assert_within_rule
 
 HEADS, KV_HEADS = 6, 2
@@ -93,21 +103,20 @@ def check(tensors: list[torch.Tensor], **flags: Any) -> torch.Tensor:
 
 
 @pytest.fixture
-def use_config(monkeypatch: pytest.MonkeyPatch) -> Any:
+def use_config() -> Iterator[Any]:
     """Makes the op use a config of one's choice."""
-
-    def use(**values: Any) -> None:
-        config = {
-            "BLOCK_M": 16,
-            "BLOCK_N": 16,
-            "NUM_SPLITS": 1,
-            "PRE_LOAD_V": False,
-            "PEEL": True,
-            "SPLIT_HEAD": False,
-        }
-        monkeypatch.setattr(module, "config_for", lambda *_: {**config, **values})
-
-    return use
+    config = {
+        "BLOCK_M": 16,
+        "BLOCK_N": 16,
+        "NUM_SPLITS": 1,
+        "PRE_LOAD_V": False,
+        "PEEL": True,
+        "SPLIT_HEAD": False,
+    }
+    with ExitStack() as stack:
+        yield lambda **values: stack.enter_context(
+            forced(KERNEL, Config.of(**{**config, **values}))
+        )
 
 
 @pytest.mark.parametrize("flags", FLAGS)

@@ -25,10 +25,14 @@ from tritune.ops.autocast import autocast, autocasts
 from tritune.ops.batching import folded, one_by_one
 from tritune.ops.check import FLOATS, Check, looks_inside
 from tritune.ops.choose import config_for
+from tritune.ops.launch import Steps, cdiv
 from tritune.ops.library import register
-from tritune.ops.shapes import described
+from tritune.ops.repeats import Repeats
+from tritune.ops.shapes import described, given
 
 __all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]
+
+_calls = Repeats()
 
 
 def attention(
@@ -63,6 +67,12 @@ def attention(
     A query that sees no key gets zeros, and a log-sum-exp of -inf (of the sink, if there is one).
     Autocast decides the dtype as it does for torch.
     """
+    if isinstance(q, torch.Tensor) and q.dim():
+        inputs = given(q, k, v, mask, alibi_slopes, sinks)
+        flags = (causal, scale if scale is not None else _scale(q, None), window, softcap)
+        outs = _calls((*flags, return_lse, *_which(mask, alibi_slopes, sinks)), *inputs)
+        if outs is not None:
+            return outs if return_lse else outs[0]
     if autocasts(q):
         q, k, v = autocast(q), autocast(k), autocast(v)
     with Check("attention") as check:
@@ -119,6 +129,11 @@ def attention_varlen(
         window, softcap, alibi_slopes, sinks,
     )  # fmt: skip
     return _varlen_lse(*arguments) if return_lse else _varlen(*arguments)
+
+
+def _which(*tensors: torch.Tensor | None) -> list[bool]:
+    """Which of the optional tensors are there."""
+    return [tensor is not None for tensor in tensors]
 
 
 def _scale(q: torch.Tensor, scale: float | None) -> float:
@@ -193,33 +208,36 @@ def _launch(
     window: int | None,
     softcap: float | None,
     with_lse: bool,
-) -> Any:
-    """Both layouts. Returns the result, with or without the log-sum-exp."""
+) -> tuple[tuple[torch.Tensor, ...], Steps | None]:
+    """Both layouts. The result, with or without the log-sum-exp, and how it came about."""
     q, k, v, mask, slopes, sinks, starts = inputs
     out = q.new_empty(*q.shape[:-1], v.shape[-1])
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if with_lse else None
-    if out.numel() != 0:
-        plan = plan_attention(
-            lengths, starts is not None, q.dtype, (q.shape[1], k.shape[1]),
-            (q.shape[-1], v.shape[-1]), (q.stride(), k.stride(), v.stride()),
-            Options(causal, window, softcap is not None, slopes is not None, _kind(mask)),
-        )  # fmt: skip
-        config = config_for(KERNEL, plan.problem, q.device)
-        splits = config["NUM_SPLITS"]
-        if splits == 1:
-            _launch_kernel(inputs, lengths, plan, config, scale, softcap, out, lse)
-        else:
-            results = split_results(q, splits, q.numel() // q.shape[-1], v.shape[-1])
-            _launch_kernel(inputs, lengths, plan, config, scale, softcap, *results)
-            merge_splits(results, out, lse, sinks, None if starts is None else starts[0])
-    return out if lse is None else (out, lse)
+    outs = (out,) if lse is None else (out, lse)
+    if out.numel() == 0:
+        return outs, None
+    plan = plan_attention(
+        lengths, starts is not None, q.dtype, (q.shape[1], k.shape[1]),
+        (q.shape[-1], v.shape[-1]), (q.stride(), k.stride(), v.stride()),
+        Options(causal, window, softcap is not None, slopes is not None, _kind(mask)),
+    )  # fmt: skip
+    question = (KERNEL, plan.problem, q.device)
+    steps = Steps(question, config_for(*question))
+    splits = steps.config["NUM_SPLITS"]
+    if splits == 1:
+        _launch_kernel(steps, inputs, lengths, plan, scale, softcap, out, lse)
+    else:
+        results = split_results(steps, splits, q.numel() // q.shape[-1], v.shape[-1])
+        _launch_kernel(steps, inputs, lengths, plan, scale, softcap, *results)
+        merge_splits(steps, results, out, lse, sinks, None if starts is None else starts[0])
+    return outs, steps
 
 
 def _launch_kernel(
+    steps: Steps,
     inputs: _Inputs,
     lengths: Lengths,
     plan: Plan,
-    config: Mapping[str, Any],
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
@@ -227,19 +245,24 @@ def _launch_kernel(
 ) -> None:
     q, k, v, mask, slopes, sinks, starts = inputs
     problem, (batch, queries, keys) = plan.problem, lengths
+    config = steps.config
     group = problem.group if config["PACK_HEADS"] else 1
-    tiles = -(-queries * group // config["BLOCK_M"])
+    tiles = cdiv(queries * group, config["BLOCK_M"])
     sources: Any = (k, v)
     if config.get("USE_DESCRIPTORS"):
         if plan.described and not (k.data_ptr() | v.data_ptr()) % 16:
             sources = [_descriptors(t, config) for t in (k, v)]
         else:
             config = {**config, "USE_DESCRIPTORS": False}
-    attention_kernel[(tiles * problem.heads // group * batch, config["NUM_SPLITS"])](
-        q, *sources, out, lse, mask, slopes, sinks, *(starts or (None, None)),
-        scale, softcap, plan.options.window,
-        tiles, problem.heads, problem.group, queries, keys, q.numel() // problem.head_size,
-        plan.q, plan.k, plan.v, None if mask is None else mask.stride(),
+    steps.launch(
+        attention_kernel,
+        (tiles * problem.heads // group * batch, config["NUM_SPLITS"]),
+        (q, *sources, out, lse, mask, slopes, sinks, *(starts or (None, None))),
+        (
+            scale, softcap, plan.options.window,
+            tiles, problem.heads, problem.group, queries, keys, q.numel() // problem.head_size,
+            plan.q, plan.k, plan.v, None if mask is None else mask.stride(),
+        ),
         SIZE=problem.head_size, VALUE_SIZE=problem.value_size, CAUSAL=problem.causal,
         OFFSET=plan.offset, **config,
     )  # fmt: skip
@@ -276,12 +299,18 @@ def _run(
     sinks: torch.Tensor | None,
     with_lse: bool = False,
 ) -> Any:
-    lengths = Lengths(q.shape[0], q.shape[2], k.shape[2])
-    if mask is not None:
-        mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
-        mask = mask.expand(lengths.batch, q.shape[1], lengths.queries, lengths.keys)
-    inputs = _Inputs(q, k, v, mask, packed(alibi_slopes), packed(sinks), None)
-    return _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
+    tensors = given(q, k, v, mask, alibi_slopes, sinks)
+    options = (causal, scale, window, softcap, with_lse, *_which(mask, alibi_slopes, sinks))
+    outs = _calls(options, *tensors)
+    if outs is None:
+        lengths = Lengths(q.shape[0], q.shape[2], k.shape[2])
+        if mask is not None:
+            mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+            mask = mask.expand(lengths.batch, q.shape[1], lengths.queries, lengths.keys)
+        inputs = _Inputs(q, k, v, mask, packed(alibi_slopes), packed(sinks), None)
+        outs, steps = _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
+        _calls.keep(options, tensors, outs, steps)
+    return outs if with_lse else outs[0]
 
 
 def _run_varlen(
@@ -307,7 +336,8 @@ def _run_varlen(
     starts = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     inputs = _Inputs(q, k, v, None, packed(alibi_slopes), packed(sinks), starts)
     lengths = Lengths(cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k)
-    return _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
+    outs, _ = _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
+    return outs if with_lse else outs[0]
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> torch.Tensor:

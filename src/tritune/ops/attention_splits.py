@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tritune.kernels.attention_merge import MERGED_ROWS, merge_splits_kernel
+from tritune.ops.launch import Steps, cdiv
 
 
 class Results(NamedTuple):
@@ -16,15 +17,16 @@ class Results(NamedTuple):
     lse: torch.Tensor
 
 
-def split_results(q: torch.Tensor, splits: int, rows: int, size: int) -> Results:
-    """Room for the results of all splits, beside q."""
+def split_results(steps: Steps, splits: int, rows: int, size: int) -> Results:
+    """Room for the results of all splits."""
     return Results(
-        torch.empty(splits, rows, size, dtype=torch.float32, device=q.device),
-        torch.empty(splits, rows, dtype=torch.float32, device=q.device),
+        steps.empty((splits, rows, size), torch.float32),
+        steps.empty((splits, rows), torch.float32),
     )
 
 
 def merge_splits(
+    steps: Steps,
     results: Results,
     out: torch.Tensor,
     lse: torch.Tensor | None,
@@ -40,11 +42,15 @@ def merge_splits(
         inner = out.shape[2]
     else:
         strides = (strides[0], strides[1], 0, strides[2])
-    merge_splits_kernel[(-(-rows // MERGED_ROWS),)](
-        *results, sinks, out, lse, starts, 0 if starts is None else starts.shape[0] - 1,
-        rows, out.shape[1], inner, strides,
-        SIZE=size, NUM_SPLITS=splits, ROWS=MERGED_ROWS,
-    )  # fmt: skip
+    steps.launch(
+        merge_splits_kernel,
+        (cdiv(rows, MERGED_ROWS),),
+        (*results, sinks, out, lse, starts),
+        (0 if starts is None else starts.shape[0] - 1, rows, out.shape[1], inner, strides),
+        SIZE=size,
+        NUM_SPLITS=splits,
+        ROWS=MERGED_ROWS,
+    )
 
 
 def packed(tensor: torch.Tensor | None) -> torch.Tensor | None:

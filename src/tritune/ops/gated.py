@@ -12,8 +12,9 @@ from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
-from tritune.ops.launch import Launched, Repeats, cdiv, launch
+from tritune.ops.launch import Steps, cdiv
 from tritune.ops.library import register
+from tritune.ops.repeats import Repeats
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import same_dtype, same_shape
 
@@ -59,7 +60,7 @@ def _run(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
 
 def _launch(
     gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str
-) -> Launched | None:
+) -> Steps | None:
     plan = _plan(gate.shape, gate.dtype, activation, gate.stride(), up.stride(), out.stride())
     if plan is None:
         for part in split((gate, up, out), gate.dim()):
@@ -70,15 +71,16 @@ def _launch(
     question = (KERNEL, plan.problem, gate.device)
     config = config_for(*question)
     blocks = cdiv(plan.columns, config["BLOCK"])
-    return launch(
+    steps = Steps(question, config)
+    steps.launch(
         gated_kernel,
-        question,
-        config,
         (cdiv(plan.rows, config["ROWS"]) * blocks,),
         (gate, up, out),
         plan.integers,
         ACTIVATION=activation,
+        **config,
     )
+    return steps
 
 
 class _Plan(NamedTuple):

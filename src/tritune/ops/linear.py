@@ -16,13 +16,15 @@ from tritune.ops.autocast import autocast, autocasts
 from tritune.ops.batching import leading
 from tritune.ops.check import FLOATS, Check
 from tritune.ops.choose import config_for, device_target
-from tritune.ops.launch import cdiv
+from tritune.ops.launch import Steps, cdiv
 from tritune.ops.library import register
 from tritune.ops.quantize import QuantizedWeight
-from tritune.ops.shapes import described
+from tritune.ops.repeats import Repeats
+from tritune.ops.shapes import described, given
 
 #: So many rows are few on a CPU, which always multiplies in fp32.
 _MOST_FEW_ROWS = 16
+_calls, _calls_quantized = Repeats(), Repeats()
 
 
 def linear(
@@ -38,6 +40,8 @@ def linear(
     Activations: "relu", "gelu", "gelu_tanh", "silu". Sums, bias and activation are computed in fp32
     and rounded once, to the dtype of x. Autocast decides the dtype as it does for torch.
     """
+    if (outs := _again(x, weight, bias, activation)) is not None:
+        return outs[0]
     if autocasts(x):
         x, bias = autocast(x), autocast(bias)
         weight = weight if isinstance(weight, QuantizedWeight) else autocast(weight)
@@ -74,6 +78,20 @@ def linear(
     return _linear(x, weight, bias, activation)
 
 
+def _again(
+    x: torch.Tensor,
+    weight: torch.Tensor | QuantizedWeight,
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> tuple[torch.Tensor, ...] | None:
+    """The result, if there was a call like this one."""
+    if isinstance(weight, QuantizedWeight):
+        tensors = given(x, weight.packed, weight.scales, weight.zeros, bias)
+        options = (activation, weight.bits, weight.group, weight.zeros is None)
+        return _calls_quantized(options, *tensors)
+    return _calls((activation,), *given(x, weight, bias))
+
+
 def _check_sizes(
     check: Check,
     x: torch.Tensor,
@@ -97,6 +115,9 @@ def _check_sizes(
 def _run(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> torch.Tensor:
+    inputs = given(x, weight, bias)
+    if (outs := _calls((activation,), *inputs)) is not None:
+        return outs[0]
     n, k = weight.shape
     rows = _rows(x)
     problem = plain.LinearProblem(
@@ -106,27 +127,26 @@ def _run(
         dtype=str(x.dtype).removeprefix("torch."),
         inner_contiguous=weight.stride(1) == 1,
     )
-    config = config_for(plain.KERNEL, problem, x.device)
-    rows = _converted(rows, config)
+    question = (plain.KERNEL, problem, x.device)
+    config = config_for(*question)
+    steps = Steps(question, config)
+    rows = _converted(rows, config, steps)
     even = k % (config["BLOCK_K"] * config["SPLIT_K"]) == 0
 
     def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
-        plain.linear_kernel[grid](
-            rows,
-            weight,
-            bias,
-            out,
-            rows.shape[0],
-            n,
-            k,
-            *rows.stride(),
-            *weight.stride(),
+        steps.launch(
+            plain.linear_kernel,
+            grid,
+            (rows, weight, bias, out),
+            (rows.shape[0], n, k, *rows.stride(), *weight.stride()),
             ACTIVATION=activation,
             EVEN_K=even,
             **config,
         )
 
-    return _in_parts(launch, rows, n, x.dtype, bias, activation, config).view(*x.shape[:-1], n)
+    out = _in_parts(launch, rows, n, x, bias, activation, steps)
+    _calls.keep((activation,), inputs, (out,), steps)
+    return out
 
 
 def _run_quantized(
@@ -139,6 +159,10 @@ def _run_quantized(
     bits: int,
     group: int,
 ) -> torch.Tensor:
+    inputs = given(x, packed, scales, zeros, bias)
+    options = (activation, bits, group, zeros is None)
+    if (outs := _calls_quantized(options, *inputs)) is not None:
+        return outs[0]
     n, k = packed.shape[0], packed.shape[1] * 8 // bits
     rows = _rows(x)
     problem = quantized.LinearQuantizedProblem(
@@ -150,31 +174,32 @@ def _run_quantized(
         group=group,
         zero_points=zeros is not None,
     )
-    config = config_for(quantized.KERNEL, problem, x.device)
-    rows = _converted(rows, config)
+    question = (quantized.KERNEL, problem, x.device)
+    config = config_for(*question)
+    steps = Steps(question, config)
+    rows = _converted(rows, config, steps)
 
     def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
-        quantized.linear_quantized_kernel[grid](
-            rows,
-            packed,
-            scales,
-            zeros,
-            bias,
-            out,
-            rows.shape[0],
-            n,
-            k,
+        strides = (
             *rows.stride(),
             *packed.stride(),
             *scales.stride(),
             *(scales if zeros is None else zeros).stride(),
+        )
+        steps.launch(
+            quantized.linear_quantized_kernel,
+            grid,
+            (rows, packed, scales, zeros, bias, out),
+            (rows.shape[0], n, k, *strides),
             ACTIVATION=activation,
             BITS=bits,
             GROUP=group,
             **config,
         )
 
-    return _in_parts(launch, rows, n, x.dtype, bias, activation, config).view(*x.shape[:-1], n)
+    out = _in_parts(launch, rows, n, x, bias, activation, steps)
+    _calls_quantized.keep(options, inputs, (out,), steps)
+    return out
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -182,39 +207,47 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def _converted(rows: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+def _converted(rows: torch.Tensor, config: Mapping[str, Any], steps: Steps) -> torch.Tensor:
     """x as the kernel is given it. What multiplies in fp32 would convert x anew for every column of
     the result: for few rows it is cheaper to do so once before.
     """
     if config["METHOD"] == "dot":
         few = rows.shape[0] <= _MOST_FEW_ROWS
-        return rows.float() if few and device_target(rows.device)[0] == "cpu" else rows
-    return rows.float()
+        if not few or device_target(rows.device)[0] != "cpu":
+            return rows
+    return steps.converted(rows, torch.float32)
 
 
 def _in_parts(
     launch: Callable[[tuple[int, int], torch.Tensor | None, torch.Tensor], None],
     rows: torch.Tensor,
     n: int,
-    dtype: torch.dtype,
+    x: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str | None,
-    config: Mapping[str, Any],
+    steps: Steps,
 ) -> torch.Tensor:
     """Run a kernel over its tiles and, if K is split, add up what its parts wrote."""
-    m, split = rows.shape[0], config["SPLIT_K"]
-    out = rows.new_empty((m, n), dtype=dtype)
+    config, m = steps.config, rows.shape[0]
+    out = x.new_empty((*x.shape[:-1], n))
     if not out.numel():
         return out
     bias = None if bias is None else bias.contiguous()
+    split = config["SPLIT_K"]
     grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]), split)
     if split == 1:
         launch(grid, bias, out)
         return out
-    parts = rows.new_empty((split, m, n), dtype=torch.float32)
+    parts = steps.empty((split, m, n), torch.float32)
     launch(grid, None, parts)
-    plain.add_parts_kernel[(m, cdiv(n, 256))](
-        parts, bias, out, m, n, ACTIVATION=activation, SPLIT_K=split, BLOCK=256
+    steps.launch(
+        plain.add_parts_kernel,
+        (m, cdiv(n, 256)),
+        (parts, bias, out),
+        (m, n),
+        ACTIVATION=activation,
+        SPLIT_K=split,
+        BLOCK=256,
     )
     return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +22,14 @@ from tritune.ops.attention_plan import Options, dtype_name, plan_paged
 from tritune.ops.attention_splits import merge_splits, packed, split_results
 from tritune.ops.check import FLOATS, Check, looks_inside
 from tritune.ops.choose import config_for, device_target
+from tritune.ops.launch import Steps
 from tritune.ops.library import register
-from tritune.ops.shapes import described, writable
+from tritune.ops.repeats import Repeats
+from tritune.ops.shapes import described, given, writable
 
 QUANTIZED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 LARGEST_PAGE = 256
+_calls = Repeats()
 
 
 def paged_attention(
@@ -73,6 +75,17 @@ def paged_attention(
     Returns:
         (tokens, heads, value size) in the dtype of `q`. A query that sees no key gives zeros.
     """
+    optional = (alibi_slopes, sinks, k_scale, v_scale)
+    target = out
+    if out is None and isinstance(q, torch.Tensor) and isinstance(v_cache, torch.Tensor):
+        target = q.new_empty((*q.shape[:-1], *v_cache.shape[-1:]))
+    if target is not None and q.dim():
+        flags = (causal, _scale(q, None) if scale is None else scale, window, softcap)
+        tensors = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q)
+        if _again(tensors, optional, target, flags):
+            if out is not None:
+                torch.autograd.graph.increment_version(out)
+            return target
     with Check("paged_attention") as check:
         check_options(check, scale, window, softcap)
         good = _check_tensors(check, q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q)
@@ -86,14 +99,34 @@ def paged_attention(
                 cu_seqlens_q=cu_seqlens_q, alibi_slopes=alibi_slopes, sinks=sinks, k_scale=k_scale,
                 v_scale=v_scale, out=out,
             )  # fmt: skip
-    if out is None:
-        out = q.new_empty(q.shape[0], q.shape[1], v_cache.shape[3])
+    assert target is not None  # or the checks would not have let it pass
     _paged_attention(
-        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, out, causal,
-        float(q.shape[2]) ** -0.5 if scale is None else float(scale),
-        window, softcap, alibi_slopes, sinks, k_scale, v_scale,
+        q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q, target, causal,
+        _scale(q, scale), window, softcap, *optional,
     )  # fmt: skip
-    return out
+    return target
+
+
+def _again(
+    tensors: tuple[torch.Tensor, ...],
+    optional: tuple[torch.Tensor | None, ...],
+    out: torch.Tensor,
+    flags: tuple[Any, ...],
+) -> bool:
+    """Write the result, if there was a call like this one; whether there was."""
+    q, k_cache, _, block_table, seq_lens, cu_seqlens_q = tensors
+    done = _calls(
+        (*flags, *[tensor is not None for tensor in optional]),
+        *tensors,
+        *given(*optional),
+        out,
+        before=lambda: _check_values(q, k_cache, block_table, seq_lens, cu_seqlens_q, flags[2]),
+    )
+    return done is not None
+
+
+def _scale(q: torch.Tensor, scale: float | None) -> float:
+    return float(q.shape[-1]) ** -0.5 if scale is None else float(scale)
 
 
 def _check_tensors(
@@ -172,6 +205,21 @@ def _check_out(check: Check, out: torch.Tensor, q: torch.Tensor, v_cache: torch.
     writable(check, "out", out)
 
 
+def _check_values(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    window: int | None,
+) -> None:
+    if looks_inside(q):
+        with Check("paged_attention") as check:
+            check.reasons += _wrong_values(
+                k_cache, block_table, seq_lens, cu_seqlens_q, q.shape[0], window
+            )
+
+
 def _wrong_values(
     k_cache: torch.Tensor,
     block_table: torch.Tensor,
@@ -239,13 +287,14 @@ def _run(
     k_scale: torch.Tensor | None,
     v_scale: torch.Tensor | None,
 ) -> None:
+    tensors = (q, k_cache, v_cache, block_table, seq_lens, cu_seqlens_q)
+    optional = (alibi_slopes, sinks, k_scale, v_scale)
+    flags = (causal, scale, window, softcap)
+    if _again(tensors, optional, out, flags):
+        return
     tokens, heads, size = q.shape
     _, page_size, kv_heads, value_size = v_cache.shape
-    if looks_inside(q):
-        with Check("paged_attention") as check:
-            check.reasons += _wrong_values(
-                k_cache, block_table, seq_lens, cu_seqlens_q, tokens, window
-            )
+    _check_values(q, k_cache, block_table, seq_lens, cu_seqlens_q, window)
     if out.numel() == 0:
         return
     problem, options = plan_paged(
@@ -255,25 +304,28 @@ def _run(
             causal, window, softcap is not None, alibi_slopes is not None, sinks=sinks is not None
         ),
     )  # fmt: skip
-    config = config_for(KERNEL, problem, q.device)
+    question = (KERNEL, problem, q.device)
+    steps = Steps(question, config_for(*question))
     inputs = _Inputs(
         q, k_cache, v_cache, block_table, seq_lens.contiguous(), cu_seqlens_q.contiguous(),
         packed(alibi_slopes), packed(sinks), k_scale, v_scale,
     )  # fmt: skip
-    splits = config["NUM_SPLITS"]
+    splits = steps.config["NUM_SPLITS"]
     if splits == 1:
-        _launch(inputs, problem, options, config, scale, softcap, out, None)
+        _launch(steps, inputs, problem, options, scale, softcap, out, None)
     else:
-        results = split_results(q, splits, tokens * heads, value_size)
-        _launch(inputs, problem, options, config, scale, softcap, *results)
-        merge_splits(results, out, None, inputs.sinks, inputs.starts)
+        results = split_results(steps, splits, tokens * heads, value_size)
+        _launch(steps, inputs, problem, options, scale, softcap, *results)
+        merge_splits(steps, results, out, None, inputs.sinks, inputs.starts)
+    known = (*flags, *[tensor is not None for tensor in optional])
+    _calls.keep(known, (*tensors, *given(*optional), out), (), steps)
 
 
 def _launch(
+    steps: Steps,
     inputs: _Inputs,
     problem: PagedAttentionProblem,
     options: Options,
-    config: Mapping[str, Any],
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
@@ -284,12 +336,20 @@ def _launch(
     if as_bits:
         k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
     tokens, sequences = q.shape[0], seq_lens.shape[0]
+    config = steps.config
     blocks = tokens * problem.group // config["BLOCK_M"] + sequences
-    paged_attention_kernel[(blocks, problem.kv_heads, config["NUM_SPLITS"])](
-        q, k_cache, v_cache, out, lse, block_table, seq_lens, starts, slopes, sinks,
-        k_scale, v_scale, sequences, tokens * q.shape[1], scale, options.window, softcap,
-        q.stride(), k_cache.stride(), v_cache.stride(), out.stride(), block_table.stride(),
-        (_step(k_scale), _step(v_scale)),
+    steps.launch(
+        paged_attention_kernel,
+        (blocks, problem.kv_heads, config["NUM_SPLITS"]),
+        (
+            q, k_cache, v_cache, out, lse, block_table, seq_lens, starts, slopes, sinks,
+            k_scale, v_scale,
+        ),
+        (
+            sequences, tokens * q.shape[1], scale, options.window, softcap,
+            q.stride(), k_cache.stride(), v_cache.stride(), out.stride(), block_table.stride(),
+            (_step(k_scale), _step(v_scale)),
+        ),
         GROUP=problem.group, SIZE=problem.head_size, VALUE_SIZE=problem.value_size,
         PAGE_SIZE=problem.page_size, CAUSAL=options.causal, E4M3_BITS=as_bits, **config,
     )  # fmt: skip

@@ -12,8 +12,9 @@ from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
-from tritune.ops.launch import Launched, Repeats, cdiv, launch
+from tritune.ops.launch import Steps, cdiv
 from tritune.ops.library import register
+from tritune.ops.repeats import Repeats
 from tritune.ops.rows import Strides, fold, pair, split
 from tritune.ops.shapes import rows_of, same_shape, writable
 
@@ -88,7 +89,7 @@ def _launch(
     eps: float,
     out: torch.Tensor,
     total: torch.Tensor | None,
-) -> Launched | None:
+) -> Steps | None:
     """Norm into `out`; the sum with the residual, if there is one, into `total`."""
     added = () if residual is None or total is None else (residual.stride(), total.stride())
     plan = _plan(x.shape, x.dtype, x.stride(), out.stride(), *added)
@@ -100,15 +101,16 @@ def _launch(
         return None
     question = (KERNEL, plan.problem, x.device)
     config = config_for(*question)
-    return launch(
+    steps = Steps(question, config)
+    steps.launch(
         rms_norm_kernel,
-        question,
-        config,
         (cdiv(plan.rows, config["ROWS"]),),
         (x, residual, weight, out, total),
         (*plan.integers, weight.stride(0), eps),
         WHOLE=config["BLOCK"] >= plan.problem.columns,
+        **config,
     )
+    return steps
 
 
 class _Plan(NamedTuple):
@@ -171,8 +173,8 @@ def _run_add(
     if (outs := _sums((eps,), x, residual, weight)) is not None:
         return outs[0], outs[1]
     out, total = torch.empty_like(x), torch.empty_like(residual)
-    launched = _launch(x, residual, weight, eps, out, total)
-    _sums.keep((eps,), (x, residual, weight), (out, total), launched)
+    steps = _launch(x, residual, weight, eps, out, total)
+    _sums.keep((eps,), (x, residual, weight), (out, total), steps)
     return out, total
 
 

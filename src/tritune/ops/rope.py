@@ -13,10 +13,11 @@ from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
 from tritune.ops.batching import one_by_one
 from tritune.ops.check import Check, looks_inside
 from tritune.ops.choose import config_for
-from tritune.ops.launch import Launched, Repeats, cdiv, launch
+from tritune.ops.launch import Steps, cdiv
 from tritune.ops.library import register
+from tritune.ops.repeats import Repeats
 from tritune.ops.rows import Strides, fold, pair, split
-from tritune.ops.shapes import described, same_dtype, same_shape, writable
+from tritune.ops.shapes import described, given, same_dtype, same_shape, writable
 
 _calls, _calls_inplace = Repeats(), Repeats()
 
@@ -195,7 +196,7 @@ class _Call(NamedTuple):
                 yield _Call(part[0], part[1], part[2], part[3], self.cos, self.sin, part[4])
 
 
-def _launch(call: _Call, interleaved: bool, inplace: bool) -> Launched | None:
+def _launch(call: _Call, interleaved: bool, inplace: bool) -> Steps | None:
     q, cos = call.q, call.cos
     plan = _plan(
         q.shape,
@@ -217,10 +218,9 @@ def _launch(call: _Call, interleaved: bool, inplace: bool) -> Launched | None:
         return None
     question = (KERNEL, plan.problem, q.device)
     config = config_for(*question)
-    return launch(
+    steps = Steps(question, config)
+    steps.launch(
         rope_kernel,
-        question,
-        config,
         (cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],),
         call,
         plan.integers,
@@ -229,7 +229,9 @@ def _launch(call: _Call, interleaved: bool, inplace: bool) -> Launched | None:
         HALF=plan.half,
         REST=plan.rest,
         INTERLEAVED=interleaved,
+        **config,
     )
+    return steps
 
 
 class _Plan(NamedTuple):
@@ -305,10 +307,6 @@ def _prepared(
     return _Call(q, k, *outs, cos, sin, positions.expand(leading))
 
 
-def _given(*tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    return tuple(tensor for tensor in tensors if tensor is not None)
-
-
 def _run(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -321,8 +319,8 @@ def _run(
         return known
     outs = torch.empty_like(q), torch.empty_like(k)
     call = _prepared(outs, q, k, cos, sin, positions)
-    launched = _launch(call, interleaved, inplace=False)
-    _calls.keep((interleaved,), _given(q, k, cos, sin, positions), outs, launched)
+    steps = _launch(call, interleaved, inplace=False)
+    _calls.keep((interleaved,), given(q, k, cos, sin, positions), outs, steps)
     return outs
 
 
@@ -337,8 +335,8 @@ def _run_inplace(
     if _again(q, k, cos, sin, positions, interleaved, inplace=True) is not None:
         return
     call = _prepared((q, k), q, k, cos, sin, positions)
-    launched = _launch(call, interleaved, inplace=True)
-    _calls_inplace.keep((interleaved,), _given(q, k, cos, sin, positions), (), launched)
+    steps = _launch(call, interleaved, inplace=True)
+    _calls_inplace.keep((interleaved,), given(q, k, cos, sin, positions), (), steps)
 
 
 _INPUTS = "Tensor cos, Tensor sin, Tensor? positions, bool interleaved"

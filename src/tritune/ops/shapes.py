@@ -59,3 +59,8 @@ def writable(check: Check, name: str, tensor: torch.Tensor) -> bool:
     return check.that(
         spread, f"{name} cannot be written: it is expanded, its elements share memory"
     )
+
+
+def given(*tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """Those that are there."""
+    return tuple([tensor for tensor in tensors if tensor is not None])
