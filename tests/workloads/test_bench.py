@@ -60,7 +60,9 @@ def test_without_vendors_there_is_no_ratio() -> None:
 def test_the_summary_has_geometric_means_and_the_worst_row() -> None:
     def row(ours: float, default: float, vendor: float) -> Row:
         config = Config.of(BLOCK=1)
-        return Row("op", NORM, config, "exact", ours, default, "torch", vendor, {}, "memory", 0.5)
+        return Row(
+            "op", NORM, config, "exact", ours, default, "torch", vendor, {}, "memory", 1e9, 0.5
+        )
 
     found = summary([row(1.0, 2.0, 4.0), row(1.0, 8.0, 1.0)])
     assert found == {"geomean_ratio": 2.0, "min_ratio": 1.0, "geomean_tuned_over_default": 4.0}

@@ -55,8 +55,8 @@ def command(
     """
     from tritune import env
     from tritune.cli._devices import torch_device
-    from tritune.targets.roofline import measure_limits, measure_limits_again
-    from tritune.workloads.bench import measure, related
+    from tritune.targets.roofline import measure_limits
+    from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
 
     if against not in AGAINST:
@@ -73,9 +73,6 @@ def command(
         row = measure(WORKLOADS[op], each, where, seconds, vendors=against == "vendor")
         rows.append(row)
         _report(number, len(work), row)
-        # A limit that was measured while something else ran is none.
-        limits = limits.or_better(measure_limits_again(where))
-    rows = [related(row, WORKLOADS[row.op], limits) for row in rows]
     document = as_document(where, limits, rows)
     if json_file is None:
         _show(rows, document)
@@ -162,7 +159,9 @@ def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
     limits = document["limits"]
     flops = limits["flops_per_second"]["float32"] / 1e9
     read = limits["read_bytes_per_second"] / 1e9
-    console.print(f"limits: {flops:.0f} GFLOP/s in float32 products, {read:.1f} GB/s read")
+    console.print(
+        f"limits at the start: {flops:.0f} GFLOP/s in float32 products, {read:.1f} GB/s read"
+    )
     found = document["summary"]
     if found["geomean_ratio"] is not None:
         worst = min((row for row in rows if row.ratio is not None), key=lambda row: row.ratio or 0)

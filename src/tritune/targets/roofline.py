@@ -34,14 +34,6 @@ class Limits:
     flops_per_second: Mapping[str, float]
     read_bytes_per_second: float
 
-    def or_better(self, other: Limits) -> Limits:
-        """The better of two measurements: what disturbs one makes it slower, never faster."""
-        flops = self.flops_per_second
-        return Limits(
-            {name: max(flops[name], other.flops_per_second[name]) for name in flops},
-            max(self.read_bytes_per_second, other.read_bytes_per_second),
-        )
-
     def flops_for(self, dtype: str) -> float:
         """Of this type; for one that was not measured, the best of all, so that it is a limit."""
         return self.flops_per_second.get(dtype) or max(self.flops_per_second.values())
@@ -55,11 +47,6 @@ def seconds_at_limit(flops: float, read_bytes: float, dtype: str, limits: Limits
 def measure_limits(device: torch.device) -> Limits:
     """The device's limits, measured in about a second, once in a process."""
     return _measured(device, detect(device).cores)
-
-
-def measure_limits_again(device: torch.device) -> Limits:
-    """The same, measured anew, however often it was measured before."""
-    return _measured.__wrapped__(device, detect(device).cores)
 
 
 @functools.cache

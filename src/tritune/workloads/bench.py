@@ -1,7 +1,8 @@
 """Measuring an op beside its default config and the vendor's functions, in one process, in turns.
 
 Every round times each candidate once, in an order of its own, with cold caches; what counts is
-each one's median. Who has given a wrong result is not timed.
+each one's median. Who has given a wrong result is not timed. The limit of the hardware takes its
+turns too: how fast memory is read, or a product is computed, changes with what else a machine does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,14 +23,16 @@ from tritune.kernels.kernel import Problem
 from tritune.policy import answer_for, forced
 from tritune.space import Config
 from tritune.targets.device import detect
-from tritune.targets.roofline import Limits, measure_limits, seconds_at_limit
+from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import Expected
 from tritune.tuning.timing import Flush, stopwatch
 from tritune.tuning.verify import judge
 from tritune.workloads.case import OpCase
 from tritune.workloads.workload import Outputs, Workload
 
-OURS, DEFAULT = "ours", "default"
+OURS, DEFAULT, LIMIT = "ours", "default", "limit"
+#: Bytes that are read, and rows and columns that are multiplied, to find the limit.
+LIMIT_BYTES, LIMIT_SIZE = 2**27, 1024
 LEAST_ROUNDS, MOST_ROUNDS = 7, 41
 #: Of several vendor's functions, one that is this much slower than the best after a few rounds is
 #: not the one to compare with.
@@ -52,8 +55,10 @@ class Row:
     vendor_ms: float | None
     #: What somebody did a part of for the vendor, and the time of the rest: not in the ratio.
     assisted: Mapping[str, float]
-    #: What bounds the problem on this device, compute or memory, and how near we are.
+    #: What bounds the problem on this device, compute or memory, how many operations or bytes per
+    #: second that is, and how near we are.
     limit: str
+    limit_rate: float
     limit_fraction: float
 
     @property
@@ -75,6 +80,7 @@ class Row:
             "assisted_ms": dict(self.assisted),
             "ratio": self.ratio,
             "limit": self.limit,
+            "limit_rate": self.limit_rate,
             "limit_fraction": self.limit_fraction,
         }
 
@@ -111,10 +117,13 @@ def measure(
     for name in calls:
         if name not in correct:
             raise TrituneError(f"{workload.name} {problem}: the {name} config gives wrong results")
-    medians = _race(case, correct, rivals.keys(), seconds, random.Random(seed))
+    probe = _Probe(workload, problem, device)
+    racing = {**correct, LIMIT: probe.run}
+    medians = _race(case, racing, rivals.keys(), seconds, random.Random(seed))
+    limit_rate = probe.units / (medians[LIMIT] / 1000)
     unaided = {n: medians[n] for n in rivals if n in medians and n not in workload.assisted}
     vendor = min(unaided, key=unaided.__getitem__, default=None)
-    row = Row(
+    return Row(
         op=workload.name,
         problem=problem,
         config=answer.config,
@@ -124,16 +133,33 @@ def measure(
         vendor=vendor,
         vendor_ms=None if vendor is None else unaided[vendor],
         assisted={n: medians[n] for n in rivals if n in medians and n in workload.assisted},
-        limit="",
-        limit_fraction=0.0,
+        limit=probe.bound,
+        limit_rate=limit_rate,
+        limit_fraction=probe.work / limit_rate / (medians[OURS] / 1000),
     )
-    return related(row, workload, measure_limits(device))
 
 
-def related(row: Row, workload: Workload, limits: Limits) -> Row:
-    """The row with its distance from these limits."""
-    bound, seconds = _bound(workload, row.problem, limits)
-    return replace(row, limit=bound, limit_fraction=1000 * seconds / row.ours_ms)
+class _Probe:
+    """What does nothing but what a problem is bound by: reading memory, or a product."""
+
+    def __init__(self, workload: Workload, problem: Problem, device: torch.device) -> None:
+        work, dtype = workload.work(problem), problem.fields()["dtype"]
+        limits = measure_limits(device)
+        memory = seconds_at_limit(0.0, work.bytes, dtype, limits)
+        self.bound = (
+            "compute" if seconds_at_limit(work.flops, 0.0, dtype, limits) > memory else "memory"
+        )
+        if self.bound == "memory":
+            self.work, self.units = work.bytes, float(LIMIT_BYTES)
+            buffer = torch.ones(LIMIT_BYTES // torch.float32.itemsize, device=device)
+            self.run: Callable[[], Any] = buffer.sum
+        else:
+            self.work, self.units = work.flops, 2.0 * LIMIT_SIZE**3
+            # A type without instructions of its own is computed in a wider one.
+            speeds = limits.flops_per_second
+            kind = dtype if speeds.get(dtype, 0.0) > speeds["float32"] else "float32"
+            square = torch.ones((LIMIT_SIZE, LIMIT_SIZE), device=device, dtype=getattr(torch, kind))
+            self.run = functools.partial(torch.matmul, square, square)
 
 
 def _with(workload: Workload, config: Config, inputs: dict[str, Any]) -> Outputs:
@@ -182,14 +208,6 @@ def _race(
             for name in [n for n in watches if n in rivals and min(times[n]) > BEHIND * best]:
                 del watches[name]
     return {name: statistics.median(found) for name, found in times.items()}
-
-
-def _bound(workload: Workload, problem: Problem, limits: Limits) -> tuple[str, float]:
-    """What a problem is bound by, and the seconds that it would take at that limit."""
-    work, dtype = workload.work(problem), problem.fields()["dtype"]
-    compute = seconds_at_limit(work.flops, 0.0, dtype, limits)
-    memory = seconds_at_limit(0.0, work.bytes, dtype, limits)
-    return ("compute", compute) if compute > memory else ("memory", memory)
 
 
 def _geomean(values: Sequence[float]) -> float | None:
