@@ -259,6 +259,9 @@ def _default_cpu(problem: LinearProblem) -> Config:
     if problem.rows <= 16 and problem.inner_contiguous:
         # Fewer columns at a time where there are few, so that all cores have some.
         return cpu_config("dot", (problem.rows, 32 if problem.n >= 4096 else 16, 256))
+    if problem.inner_contiguous:
+        # Sixteen rows of the weight are few, so that those of x stream by and nothing is packed.
+        return cpu_config("dot", (min(problem.rows, 128), 16, 256))
     rows = max(problem.rows, 4)
     return cpu_config("dot", (min(rows, 32), 128 if rows <= 16 else 256, 128))
 

@@ -30,6 +30,8 @@ def compute_elem(elem: str) -> str:
 
 #: Products that are added up one after the other; longer sums are sums of such sums.
 _LONGEST_SUM = 64
+#: With fewer sums at a time, two multiplications in each cycle wait for those four cycles before.
+_LEAST_SUMS = 8
 
 
 @dataclass
@@ -164,10 +166,17 @@ class MicroKernel:
     def _matrix(self, batch: Point) -> None:
         """Rows outside, so that a row of blocks reads its scalars while they are in the cache."""
         whole = self.rows // self.tile.rows * self.tile.rows
+        rest = [self.rows - whole] if whole < self.rows else []
+        if rest and whole and rest[0] * self.tile.vectors < _LEAST_SUMS:
+            # Two blocks of middle height rather than one that waits for its own sums.
+            whole -= self.tile.rows
+            left = self.rows - whole
+            rest = [left - left // 2, left // 2]
         with self.ctx.e.loop(whole, self.tile.rows, "rows") as row:
             self._row_of_blocks(batch, row, self.tile.rows)
-        if whole < self.rows:
-            self._row_of_blocks(batch, i64(whole), self.rows - whole)
+        for rows in rest:
+            self._row_of_blocks(batch, i64(whole), rows)
+            whole += rows
 
     def _row_of_blocks(self, batch: Point, row: ll.Value, rows: int) -> None:
         tile = self.tile
