@@ -17,6 +17,8 @@ _cuda: Any = torch.cuda  # without its types: half of its functions have none
 #: sample would tell more of the clock and of the interpreter's own cold start than of the kernel.
 SHORTEST_SAMPLE_MS = 0.1
 MOST_CALLS = 100
+#: So many calls find out how long a short one takes.
+WARMING_CALLS = 4
 #: One call of this length tells as much as several shorter ones.
 LONG_MS = 1000.0
 #: Below this a GPU's launches are replayed from a graph: the host cannot keep ahead of them.
@@ -36,9 +38,16 @@ class CpuStopwatch:
     def __init__(self, call: Callable[[], Any], prepare: Callable[[], None], flush: Flush) -> None:
         self._call, self._prepare, self._flush = call, prepare, flush
         prepare()
-        self._calls = 1
-        if self._warm_ms() < LONG_MS:  # the first call loads and warms up, so it may mislead
-            self._calls = calls_for(self._warm_ms())
+        #: So many calls are one sample.
+        self.calls = 1
+        # The first calls load and warm up, and are no measure for the others.
+        warm_ms = self._warm_ms()
+        for _ in range(WARMING_CALLS):
+            if warm_ms < LONG_MS:
+                warm_ms = min(warm_ms, self._warm_ms())
+            if warm_ms > SHORTEST_SAMPLE_MS * MOST_CALLS:
+                break
+        self.calls = calls_for(warm_ms)
 
     def sample_ms(self) -> float:
         self._prepare()
@@ -46,14 +55,14 @@ class CpuStopwatch:
         return self._warm_ms()
 
     def _warm_ms(self) -> float:
-        call, calls = self._call, range(self._calls)
+        call, calls = self._call, range(self.calls)
         with _NoCollection():
             start = time.perf_counter_ns()
             for _ in calls:
                 kept = call()
             end = time.perf_counter_ns()
         del kept
-        return (end - start) / 1e6 / self._calls
+        return (end - start) / 1e6 / self.calls
 
 
 class GpuStopwatch:

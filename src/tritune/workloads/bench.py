@@ -25,7 +25,7 @@ from tritune.space import Config
 from tritune.targets.device import detect
 from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import Expected
-from tritune.tuning.timing import Flush, stopwatch
+from tritune.tuning.timing import CpuStopwatch, Flush, stopwatch
 from tritune.tuning.verify import judge
 from tritune.workloads.case import OpCase
 from tritune.workloads.workload import Outputs, Workload
@@ -194,6 +194,10 @@ def _race(
 ) -> dict[str, float]:
     flush = Flush(case.device)
     watches = {n: stopwatch(case.device, call, case.restore, flush) for n, call in calls.items()}
+    # The same number of calls in a sample for all: the first of them finds the caches cold.
+    clocks = [w for n, w in watches.items() if isinstance(w, CpuStopwatch) and n != LIMIT]
+    for clock in clocks:
+        clock.calls = max(each.calls for each in clocks)
     times: dict[str, list[float]] = {name: [] for name in watches}
     started = time.monotonic()
     for number in range(MOST_ROUNDS):
