@@ -2,9 +2,10 @@
 
 Prefill: one causal sequence of n tokens, whose work is the pairs of a query and a key that it sees.
 Decode: one token with a context of n keys, whose work is reading them. Sizes are half an octave
-apart, so that most are no multiple of any tile. All sizes take turns; a time is the median of the
-rounds. A *step* is the growth of the time from one size to the next over that of the work: 1 where
-the cost grows as the work does, less where what a call costs in any case still counts.
+apart, so that most are no multiple of any tile. All sizes take turns, the largest first, so that
+none finds the caches as a much larger one has left them; a time is the median of the rounds. A
+*step* is the growth of the time from one size to the next over that of the work: 1 where the cost
+grows as the work does, less where what a call costs in any case still counts.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def measure(
     work: Mapping[int, float], make: Callable[[int], Callable[[], object]], seconds: float
 ) -> dict[str, Any]:
     """The time of each size, what a unit of work costs, and the growth between neighbours."""
-    timings = timing.interleaved({str(size): make(size) for size in work}, seconds)
+    timings = timing.interleaved({str(n): make(n) for n in sorted(work, reverse=True)}, seconds)
     times = {size: timings[str(size)].median_seconds for size in work}
     rows, before = [], None
     for size, seconds_of_size in times.items():
