@@ -193,3 +193,18 @@ def test_after_the_first_call_no_file_database_or_clock_is_touched_nor_is_sklear
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=root, check=True
     )
     assert run.stdout.strip() == "[] False"
+
+
+def test_answers_stand_until_something_is_forced_or_looked_at_again(policy: Policy) -> None:
+    question = (KERNEL, problem(), CPU)
+    answer = policy.config_for(*question)
+    answers = policy.answers_with(question, answer)
+    assert answers is not None
+    assert policy.stand(answers)
+    assert policy.answers_with(question, dict(answer)) is None
+    with policy.forced(KERNEL, config(1, 128)):
+        assert not policy.stand(answers)
+        assert policy.answers_with(question, answer) is None
+    assert policy.stand(answers)
+    policy.forget()
+    assert not policy.stand(answers)

@@ -113,6 +113,7 @@ def test_under_graph_capture_nothing_is_tuned_and_later_calls_make_up_for_it(
     with monkeypatch.context() as capture:
         capture.setattr(policy_module, "capturing", lambda device: True)
         captured = [policy.config_for(KERNEL, problem(), CPU) for _ in range(2)]
+        assert policy.answers_with((KERNEL, problem(), CPU), captured[-1]) is None
     assert captured[0] == captured[1]
     assert tuner.asked == []
     policy.config_for(KERNEL, problem(), CPU)

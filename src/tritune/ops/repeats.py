@@ -7,9 +7,9 @@ own guards tell in one step, and with them who traces or transforms) and the ste
 which lack addresses only. The next call like it takes the same steps, and is done.
 
 Everything unusual goes the long way, which always works: tensors that are not aligned, somebody who
-compiles, traces, profiles or stands in for Triton, and a config that the policy has changed its
-mind about. Ops look twice: where they are called, and where torch's dispatcher calls them (from
-compiled code, or for who traces), since its state is another there.
+compiles, traces, profiles, listens to launches or stands in for Triton, and a config about which
+the policy has changed its mind. Ops look twice: where they are called, and where torch's dispatcher
+calls them (from compiled code, or for who traces), since its state is another there.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from tritune.policy.recorder import Key
 _torch_c: Any = torch._C
 _dispatch_modes: Callable[[], int] = _torch_c._len_torch_dispatch_stack
 _profiled: Callable[[], bool] = _torch_c._autograd._profiler_enabled
+# Where another torch does not have these, nothing is remembered.
+_guards: Any = getattr(getattr(_torch_c, "_dynamo", None), "guards", None)
 #: A test of whether tensors are like those that it was made with: type, dtype, device, sizes,
 #: strides, `requires_grad`, and the state of torch's dispatcher.
-_Guards: Any = _torch_c._dynamo.guards.TensorGuards
+_Guards: Any = getattr(_guards, "TensorGuards", None)
 #: `torch.empty_strided`, by a shorter way.
-_empty_on_cpu: Any = _torch_c._dynamo.guards._empty_strided_cpu
+_empty_on_cpu: Any = getattr(_guards, "_empty_strided_cpu", None)
 _runtime: Any = knobs.runtime
 
 #: What Triton takes for aligned, in bytes.
@@ -60,7 +62,7 @@ class _Call(NamedTuple):
     again: Callable[[Tensors], Tensors]
     question: Key
     config: Mapping[str, Any]
-    #: The policy's answers when the call was made; None if they were not all there was to it.
+    #: The policy's answers when the call was made; None if the config is not one of them.
     answers: object
 
 
@@ -90,6 +92,8 @@ class Repeats:
         """
         if is_dynamo_compiling() or _dispatch_modes() or _profiled() or not launches_as_usual():
             return None
+        if _runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls:
+            return None
         for call in self._calls:
             try:
                 if call.options != options or not call.accepts(*inputs):
@@ -113,9 +117,7 @@ class Repeats:
         """Remember a call, unless it is the first of its kind. Outputs are new tensors, or none if
         the op wrote into its inputs.
         """
-        if steps is None or not steps.complete:
-            return
-        if is_dynamo_compiling() or _dispatch_modes() or _profiled():
+        if steps is None or not steps.complete or _Guards is None:
             return
         kind = (*options, *[tensor.shape for tensor in inputs])
         if kind not in self._once:
@@ -133,58 +135,42 @@ class Repeats:
             again,
             steps.question,
             steps.config,
-            POLICY.answers_that_stand(),
+            POLICY.answers_with(steps.question, steps.config),
         )
         self._calls = (call, *self._calls)[:_MOST]
 
 
 def _again(steps: Steps, inputs: Tensors, outputs: Tensors) -> Callable[[Tensors], Tensors] | None:
     """The same steps with other tensors; None if they cannot be taken again."""
+    replay = _Replay(inputs, outputs)
+    if not all(replay.add(step) for step in steps.taken):
+        return None
+    making = [_emptying(tensor) for tensor in outputs]
+    taken, first, last = replay.steps, len(inputs), len(inputs) + len(outputs)
+
+    def again(inputs: Tensors) -> Tensors:
+        tensors = list(inputs)
+        for make in making:
+            make(tensors)
+        for step in taken:
+            step(tensors)
+        return tuple(tensors[first:last])
+
     device = steps.question[2]
-    short, long = _Replay(inputs, outputs, device), _Replay(inputs, outputs, device)
-    for step in steps.taken:
-        if not (short.add(step, device.type == "cpu") and long.add(step, False)):
-            return None
-    forms = [_form(tensor) for tensor in outputs]
-    short_steps, long_steps = short.steps, long.steps
-
-    def the_long_way(inputs: Tensors) -> Tensors:
-        outs = tuple(
-            torch.empty_strided(size, stride, dtype=dtype, device=device)
-            for size, stride, dtype in forms
-        )
-        tensors = [*inputs, *outs]
-        for step in long_steps:
-            step(tensors)
-        return outs
-
-    def the_short_way(inputs: Tensors) -> Tensors:
-        # Somebody may want to hear of launches.
-        if _runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls:
-            return the_long_way(inputs)
-        outs = tuple([_empty_on_cpu(*form) for form in forms])
-        tensors = [*inputs, *outs]
-        for step in short_steps:
-            step(tensors)
-        return outs
-
-    return the_short_way if device.type == "cpu" else _on(device, the_long_way)
+    return again if device.type == "cpu" else _on(device, again)
 
 
 class _Replay:
     """Steps that are told which tensors to use by their places: inputs, outputs, what is made."""
 
-    def __init__(self, inputs: Tensors, outputs: Tensors, device: torch.device) -> None:
+    def __init__(self, inputs: Tensors, outputs: Tensors) -> None:
         self.steps: list[_Step] = []
-        self._device = device
         self._places = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
-        # Which tensor is which must be plain from their addresses.
-        self._plain = all(tensor.numel() for tensor in (*inputs, *outputs))
 
-    def add(self, step: Emptied | Converted | Launched, shortly: bool) -> bool:
+    def add(self, step: Emptied | Converted | Launched) -> bool:
         """Take a step in; False if it cannot be."""
         if isinstance(step, Launched):
-            return self._launch(step, shortly)
+            return self._launch(step)
         if isinstance(step, Converted):
             if step.source.data_ptr() not in self._places:
                 return False
@@ -197,25 +183,26 @@ class _Replay:
     def _place(self, tensor: torch.Tensor) -> int:
         return self._places.index(tensor.data_ptr())
 
-    def _launch(self, step: Launched, shortly: bool) -> bool:
-        places, tensors = self._places, step.tensors
-        used = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        if any(not isinstance(each, torch.Tensor | None) for each in tensors):
+    def _launch(self, step: Launched) -> bool:
+        # Which tensor is which must be plain from their addresses. Empty ones have none, and what
+        # is no tensor (a descriptor) has more than that.
+        places = self._places
+        if len(set(places)) < len(places) or 0 in places:
             return False
-        if not self._plain or len(set(places)) < len(places):
+        used = [tensor for tensor in step.tensors if tensor is not None]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in used):
             return False
         if any(t.data_ptr() not in places or t.data_ptr() % _ALIGNED for t in used):
             return False
         given = [self._place(tensor) for tensor in used]
         launch_at = None
-        if shortly:
-            arguments = (*tensors, *step.rest)
+        if used[0].is_cpu:
+            arguments = (*step.tensors, *step.rest)
             launch_at = launcher.prepared(step.compiled, step.grid, arguments, len(given))
         if launch_at is not None:
             self.steps.append(_launching_at(launch_at, given))
         else:
-            present = [tensor is not None for tensor in tensors]
-            self.steps.append(_launching(step, present, given))
+            self.steps.append(_launching(step, given))
         return True
 
 
@@ -226,7 +213,7 @@ def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch
 def _emptying(like: torch.Tensor) -> _Step:
     size, stride, dtype = _form(like)
     device = like.device
-    if device.type == "cpu":
+    if device.type == "cpu" and _empty_on_cpu is not None:
         return lambda tensors: tensors.append(_empty_on_cpu(size, stride, dtype))
     return lambda tensors: tensors.append(
         torch.empty_strided(size, stride, dtype=dtype, device=device)
@@ -241,8 +228,9 @@ def _launching_at(launch_at: Callable[..., None], given: list[int]) -> _Step:
     return lambda tensors: launch_at(*[tensors[place].data_ptr() for place in given])
 
 
-def _launching(step: Launched, present: list[bool], given: list[int]) -> _Step:
+def _launching(step: Launched, given: list[int]) -> _Step:
     run, rest = step.compiled[step.grid], step.rest
+    present = [tensor is not None for tensor in step.tensors]
 
     def launch(tensors: list[torch.Tensor]) -> None:
         in_turn = iter(given)

@@ -68,9 +68,12 @@ class Policy:
         except KeyError:
             return self._first_call((kernel, problem, device))
 
-    def answers_that_stand(self) -> object:
-        """The answers as they are; None while a call has to do more than look them up."""
-        return None if self._detour else self._answers
+    def answers_with(self, question: Key, config: Mapping[str, Any]) -> object:
+        """The answers as they are, if this one is among them and a call has but to look it up; else
+        None.
+        """
+        answers = self._answers
+        return answers if not self._detour and answers.get(question) is config else None
 
     def stand(self, answers: object) -> bool:
         """Whether calls find the same answers as when these were given out."""
