@@ -6,7 +6,8 @@ their defaults; a tile is as good as its best budget. For each recorded problem,
 left are ranked by the model, and the recorded winner's place among them is what counts. A winner
 that the space does not have counts as missed.
 
-Builds are kept in --store, so it can be stopped and started again. The recorded kernels align
+Builds are kept in --store, so it can be stopped and started again; those that screening.py left
+there are used. The recorded kernels align
 causal masks at the first query and key, which matters where there are more of the one.
 """
 
@@ -18,12 +19,15 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.recorded_winners import TILE, RecordedWinner, winners
+from benchmarks.screening import ATTENTION
+from benchmarks.screening import subject_for as kind_of_code
 
 from tritune.kernels.attention_prefill import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
@@ -33,13 +37,9 @@ from tritune.store import Store
 from tritune.targets.limits import Limits, limits_of
 from tritune.targets.ranking import estimate
 from tritune.targets.works.attention import attention_work
-from tritune.workloads.catalog import WORKLOADS
 
-ATTENTION = WORKLOADS["attention"]
 #: Parameters that decide the tile or how many registers a thread may have.
 VARIED = (*TILE, "maxnreg", "waves_per_eu")
-#: Of the keys that a problem may have, enough for every tile to be in its space.
-LONGEST = 8192
 BEST, GOOD = 0.20, 1 / 3
 
 Tile = tuple[int, ...]
@@ -47,19 +47,13 @@ Tile = tuple[int, ...]
 
 def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None) -> Subject:
     """All tiles for one kind of code, or those of some blocks, at the default's other values."""
-    target, dtype, head_size, causal = kind
-    problem = ATTENTION.parse(
-        f"batch=8 heads=32 group=1 queries={LONGEST} keys={LONGEST} dtype={dtype} "
-        f"head_size={head_size} causal={causal}"
-    )
-    kernel = ATTENTION.kernel
-    default = kernel.default(problem, target.family, target.arch)
+    whole = kind_of_code(*kind)
     fixed: dict[str, Any] = {
-        name: value for name, value in default.as_kwargs().items() if name not in VARIED
+        name: value for name, value in whole.default.as_kwargs().items() if name not in VARIED
     }
     if blocks:
         fixed |= {"BLOCK_M": blocks, "BLOCK_N": blocks}
-    return Subject(ATTENTION, problem, target, kernel.space.restricted(**fixed))
+    return replace(whole, space=ATTENTION.kernel.space.restricted(**fixed))
 
 
 def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, int]:

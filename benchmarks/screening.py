@@ -54,6 +54,7 @@ PARTS = 4
 def subject_for(
     target: Target, dtype: str, head_size: int, causal: bool, orders: bool = False
 ) -> Subject:
+    """The whole space for one kind of code; of a problem that is long enough for every tile."""
     problem = ATTENTION.parse(
         f"queries=4096 keys=4096 dtype={dtype} head_size={head_size} causal={causal}"
     )
