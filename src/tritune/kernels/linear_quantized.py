@@ -2,8 +2,9 @@
 
 Every `group` neighbours along K share a scale and a zero point: w = (code - zero) * scale. Codes
 are unsigned. Without zero points, codes of 8 bits are signed and zero is 0; of 4 bits, zero is 8.
-The differences are integers of at most eight bits and a sign, which every dtype of x holds exactly,
-so products are formed with them and the scale is applied to the sums.
+Codes are integers of at most eight bits, which every dtype of x holds exactly, so products are
+formed with them as they are. What is due to the zero point is taken off the sums, which are then
+scaled: sum(x * w) = (sum(x * code) - zero * sum(x)) * scale.
 
 Codes of 4 bits lie two in a byte: byte j of a group holds element j in its low half and element
 j + group / 2 in its high half. A tile of bytes is then two tiles of neighbours, and nothing has to
@@ -61,31 +62,40 @@ def linear_quantized_kernel(
     end = tl.minimum(begin + per_part, steps)
 
     inner = tl.arange(0, BLOCK).to(tl.int64)[None, :]
+    columns = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * stride_xm
-    codes_rows = codes_ptr + cols.to(tl.int64)[:, None] * stride_cn
-    scale_rows = scales_ptr + cols.to(tl.int64) * stride_sn
+    codes_rows = codes_ptr + columns[:, None] * stride_cn
+    scale_rows = scales_ptr + columns * stride_sn
     if zeros_ptr is not None:
-        zero_rows = zeros_ptr + cols.to(tl.int64) * stride_zn
+        zero_rows = zeros_ptr + columns * stride_zn
     acc = no_sums(METHOD, BLOCK_M, BLOCK_N, BLOCK)
     for step in range(begin, end):
         byte = tl.cast(step, tl.int64) * BLOCK
         group = byte // GROUP_BYTES
         codes = tl.load(codes_rows + (byte + inner) * stride_ck, mask=col_mask[:, None], other=0)
-        scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
-        if zeros_ptr is not None:
-            zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
-        else:
-            zero = tl.full([BLOCK_N], 8 if BITS == 4 else 0, tl.float32)
         # The element that the byte holds, or the first of two: as far into the group as the byte.
         k = group * GROUP + byte % GROUP_BYTES + inner
         x = tl.load(x_rows + k * stride_xk, mask=row_mask, other=0.0)
-        low = codes if BITS == 8 else codes & 15
-        sums = products(x, low.to(tl.float32) - zero[:, None], METHOD)
-        if BITS == 4:
+        total = x.to(tl.float32)
+        if BITS == 8:
+            sums = products(x, codes, METHOD)
+        else:
+            sums = products(x, codes & 15, METHOD)
             x = tl.load(x_rows + (k + GROUP // 2) * stride_xk, mask=row_mask, other=0.0)
-            sums += products(x, (codes >> 4).to(tl.float32) - zero[:, None], METHOD)
+            total += x.to(tl.float32)
+            sums += products(x, codes >> 4, METHOD)
         if METHOD == "sum":
             sums = along_k(sums)
+        if BITS == 4 or zeros_ptr is not None:
+            if zeros_ptr is not None:
+                zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
+            else:
+                zero = tl.full([BLOCK_N], 8.0, tl.float32)
+            if METHOD == "lanes":
+                sums -= total[None, :, :] * zero[:, None, None]
+            else:
+                sums -= tl.sum(total, 1)[:, None] * zero[None, :]
+        scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
         acc += sums * (scale[:, None, None] if METHOD == "lanes" else scale[None, :])
     if METHOD == "lanes":
         acc = along_k(acc)

@@ -1,5 +1,7 @@
 """Products with few rows on one side, whose other operand is read where it lies."""
 
+import re
+
 import pytest
 import torch
 import triton
@@ -205,3 +207,118 @@ def test_a_tile_that_others_need_too():
     )
     assert_near(out, x.double() @ w.double().T @ w.double(), 64)
     assert_near(rows, w.double().sum(1), 32)
+
+
+@triton.jit
+def halves_kernel(
+    x_ptr, y_ptr, codes_ptr, out_ptr, more_ptr, count,
+    FEW: tl.constexpr, MANY: tl.constexpr, K: tl.constexpr, ALSO: tl.constexpr,
+):  # fmt: skip
+    """x l^T + y h^T for the low and the high half of each byte, as far as rows of codes go. Also
+    the first product is stored, or the codes are overwritten in between, or their low halves added
+    up.
+    """
+    few = tl.arange(0, FEW)
+    many = tl.arange(0, MANY)
+    k = tl.arange(0, K)
+    x = tl.load(x_ptr + few[:, None] * K + k[None, :])
+    y = tl.load(y_ptr + few[:, None] * K + k[None, :])
+    codes_ptrs = codes_ptr + many[:, None] * K + k[None, :]
+    codes = tl.load(codes_ptrs, mask=(many < count)[:, None], other=0)
+    at = few[:, None] * MANY + many[None, :]
+    low = (codes & 15).to(tl.float32).T
+    first = tl.dot(x, low, input_precision="ieee")
+    if ALSO == "overwritten":
+        tl.store(codes_ptrs, tl.zeros_like(codes))
+    total = tl.dot(y, (codes >> 4).to(tl.float32).T, first, input_precision="ieee")
+    tl.store(out_ptr + at, total)
+    if ALSO == "stored":
+        tl.store(more_ptr + at, first)
+    if ALSO == "added up":
+        tl.store(more_ptr + many, tl.sum(low, 0))
+
+
+@pytest.mark.parametrize("also", ["nothing", "overwritten", "stored", "added up"])
+@pytest.mark.parametrize("count", [32, 21], ids=["whole", "masked"])
+@pytest.mark.parametrize("few", FEW)
+def test_a_product_that_goes_on_with_the_sums_of_another(few, count, also):
+    x, y = (normal(torch.float32, few, 64, seed=seed) for seed in (1, 2))
+    codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
+    arguments = {"FEW": few, "MANY": 32, "K": 64, "ALSO": also}
+    outs = torch.zeros(few, 32), torch.zeros(few, 32)
+    *_, out, more = launch(halves_kernel, (1,), x, y, codes.clone(), *outs, count, **arguments)
+    codes[count:] = 0
+    low, high = (codes & 15).double(), (codes >> 4).double()
+    assert_near(out, x.double() @ low.T + y.double() @ high.T, 128)
+    if also == "stored":
+        assert_near(more, x.double() @ low.T, 64)
+    if also == "added up":
+        assert_near(more[0], low.sum(1), 64)
+
+
+@pytest.mark.parametrize(
+    ("also", "together"), [("nothing", True), ("stored", False), ("overwritten", False)]
+)
+def test_two_products_share_a_pass_unless_the_first_is_wanted_alone(also, together):
+    tensors = [torch.zeros(1, 64), torch.zeros(1, 64), torch.zeros(32, 64, dtype=torch.uint8)]
+    tensors += [torch.zeros(1, 32), torch.zeros(1, 32)]
+    arguments = {"FEW": 1, "MANY": 32, "K": 64, "ALSO": also}
+    compiled = halves_kernel[(1,)](*tensors, 32, **arguments)
+    # One loop over rows of codes is for whole tiles, one for those at the edge.
+    loops = re.findall(r"^many\.head[.\d]*:", compiled.asm["llir"], re.MULTILINE)
+    assert (len(loops) == 2) == together, loops
+
+
+def test_numbers_that_are_nearly_too_small():
+    """Bytes are taken where they lie, and what they are multiplied with is made smaller for it."""
+    x, y = (normal(torch.float32, 1, 64, seed=seed) for seed in (1, 2))
+    codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
+    tiny = 2.0**-100
+    outs = torch.zeros(1, 32), torch.zeros(1, 32)
+    arguments = {"FEW": 1, "MANY": 32, "K": 64, "ALSO": "nothing"}
+    *_, out, _ = launch(halves_kernel, (1,), x * tiny, y * tiny, codes, *outs, 32, **arguments)
+    exact = x.double() @ (codes & 15).double().T + y.double() @ (codes >> 4).double().T
+    assert_near(out / tiny, exact, 128)
+
+
+@triton.jit
+def unequal_kernel(x_ptr, w_ptr, out_ptr, FEW: tl.constexpr, MANY: tl.constexpr):
+    """A product with 64 steps goes on with the sums of one with 32."""
+    few = tl.arange(0, FEW)
+    many = tl.arange(0, MANY)
+    short, rest = tl.arange(0, 32), 32 + tl.arange(0, 64)
+    x = tl.load(x_ptr + few[:, None] * 96 + short[None, :])
+    w = tl.load(w_ptr + many[:, None] * 96 + short[None, :])
+    sums = tl.dot(x, w.T, input_precision="ieee")
+    x = tl.load(x_ptr + few[:, None] * 96 + rest[None, :])
+    w = tl.load(w_ptr + many[:, None] * 96 + rest[None, :])
+    sums = tl.dot(x, w.T, sums, input_precision="ieee")
+    tl.store(out_ptr + few[:, None] * MANY + many[None, :], sums)
+
+
+def test_products_of_different_depths_in_a_row():
+    x, w = normal(torch.float32, 2, 96), normal(torch.float32, 32, 96, seed=1)
+    *_, out = launch(unequal_kernel, (1,), x, w, torch.zeros(2, 32), FEW=2, MANY=32)
+    assert_near(out, x.double() @ w.double().T, 96)
+
+
+@triton.jit
+def codes_across_kernel(
+    x_ptr, codes_ptr, out_ptr, FEW: tl.constexpr, MANY: tl.constexpr, K: tl.constexpr
+):
+    few = tl.arange(0, FEW)
+    many = tl.arange(0, MANY)
+    k = tl.arange(0, K)
+    x = tl.load(x_ptr + few[:, None] * K + k[None, :])
+    codes = tl.load(codes_ptr + k[:, None] * MANY + many[None, :])
+    out = tl.dot(x, codes.to(tl.float32), input_precision="ieee")
+    tl.store(out_ptr + few[:, None] * MANY + many[None, :], out)
+
+
+@pytest.mark.parametrize("few", FEW)
+def test_codes_that_lie_across_k(few):
+    x = normal(torch.float32, few, 32)
+    codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
+    arguments = {"FEW": few, "MANY": 64, "K": 32}
+    *_, out = launch(codes_across_kernel, (1,), x, codes, torch.zeros(few, 64), **arguments)
+    assert_near(out, x.double() @ codes.double(), 32)

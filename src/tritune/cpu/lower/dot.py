@@ -21,7 +21,7 @@ from . import nests, prefetch, schedule
 from .context import Buffer, Context
 from .evaluate import Assumptions
 from .microkernel import HeldScalars, MicroKernel, Scalars, ScalarsInMemory
-from .thin import Thin, as_thin, emit_thin
+from .thin import Thin, as_thin, emit_thin, joined
 from .tiles import Tiles
 from .usage import Usage, walk
 
@@ -37,6 +37,8 @@ class Product:
     thin: Thin | None = None
     #: The thin product that comes next in the same block.
     following: Thin | None = None
+    #: Whether it is written with the product that goes on with its sums.
+    later: bool = False
 
 
 def plan_dots(
@@ -81,20 +83,34 @@ def plan_dots(
         layout.setdefault(chosen, lane_dim)
         if op.operands[2].owner is None:
             layout.setdefault(op.operands[2], lane_dim)
-    return _with_following(function.body, planned)
+    _in_blocks(usage, function.body, planned)
+    return planned
 
 
-def _with_following(region: ir.Region, planned: dict[ir.Op, Product]) -> dict[ir.Op, Product]:
-    """The same, with the thin product that follows each one in its block."""
+def _in_blocks(usage: Usage, region: ir.Region, planned: dict[ir.Op, Product]) -> None:
+    """Join thin products that go on with the sums of another, and tell each which one follows it in
+    its block.
+    """
     for block in region.blocks:
+        last: Thin | None = None
+        for op in block.ops:
+            for inner in op.regions:
+                _in_blocks(usage, inner, planned)
+            if op.regions or usage.writes(op):
+                last = None
+            elif op in planned:
+                thin = planned[op].thin
+                if thin is not None and last is not None and len(usage.users[last.op.result]) == 1:
+                    together = joined(last, thin)
+                    if together is not None:
+                        planned[last.op] = replace(planned[last.op], later=True)
+                        planned[op] = replace(planned[op], thin=together)
+                last = planned[op].thin
         following = None
         for op in reversed(block.ops):
-            for inner in op.regions:
-                _with_following(inner, planned)
-            if op in planned:
+            if op in planned and not planned[op].later:
                 planned[op] = replace(planned[op], following=following)
                 following = planned[op].thin
-    return planned
 
 
 def _record_depths(region: ir.Region, level: int, depth: dict[ir.Value, int]) -> None:
@@ -138,8 +154,15 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
 
 
 def emit_dot(ctx: Context, op: ir.Op, product: Product) -> None:
-    if product.thin is None or not emit_thin(ctx, product.thin, product.following):
-        _emit_packed(ctx, op, product.transposed)
+    if product.later:
+        return
+    thin = product.thin
+    if thin is not None:
+        if emit_thin(ctx, thin, product.following):
+            return
+        for part in thin.before:
+            _emit_packed(ctx, part.op, product.transposed)
+    _emit_packed(ctx, op, product.transposed)
 
 
 def _emit_packed(ctx: Context, op: ir.Op, transposed: bool) -> None:
@@ -154,7 +177,7 @@ def _emit_packed(ctx: Context, op: ir.Op, transposed: bool) -> None:
     def emit(scalars: Scalars, memories: list[ll.Value]) -> None:
         if not target:
             read = [packed.memory, *memories]
-            target.append(nests.product_target(ctx, op, lane_dim, read))
+            target.append(nests.product_target(ctx, op, op.operands[2], lane_dim, read))
         MicroKernel(ctx, op, packed, scalars, target[0], transposed).run()
 
     if not _emit_unpacked(ctx, op, scalar_side, transposed, emit):

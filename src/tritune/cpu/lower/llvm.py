@@ -119,12 +119,15 @@ class Emitter:
         start: list[ll.Value],
         body: Callable[[ll.Value, list[ll.Value]], list[ll.Value]],
         name: str = "k",
+        straight: int = 1,
     ) -> list[ll.Value]:
-        """`for i in span: values = body(i, values)`, the values in registers; no loop at all for a
-        single trip.
+        """`for i in span: values = body(i, values)`, the values in registers; no loop at all for up
+        to `straight` trips.
         """
-        if len(span) <= 1:
-            return body(i64(span.start), start) if span else start
+        if len(span) <= straight:
+            for i in span:
+                start = body(i64(i), start)
+            return start
         before = self.b.block
         head = self.b.append_basic_block(f"{name}.head")
         self.b.branch(head)

@@ -214,13 +214,15 @@ def element_zero(value: ir.Value) -> Point:
     return tuple(Index(i64(0)) for _ in value.type.shape)
 
 
-def product_target(ctx: Context, op: ir.Op, lane_dim: int, read: list[ll.Value]) -> Buffer:
-    """Where a product goes: the buffer of the loop variable that it becomes, if nothing needs what
-    is in it, and it is none of those that are `read`.
+def product_target(
+    ctx: Context, op: ir.Op, c: ir.Value, lane_dim: int, read: list[ll.Value]
+) -> Buffer:
+    """Where a product that begins with C goes: the buffer of the loop variable that it becomes, if
+    nothing needs what is in it, and it is none of those that are `read`.
     """
     wanted = ctx.destination.get(op.result)
     if wanted is not None and wanted.strides[lane_dim] == 1:
-        in_place = schedule.reads_in_place(ctx, op.operands[2], wanted)
+        in_place = schedule.reads_in_place(ctx, c, wanted)
         if in_place and wanted.memory not in read:
             return wanted
     return ctx.new_buffer(op.result.type.elem, op.result.type.shape, lane_dim)

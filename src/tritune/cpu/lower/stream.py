@@ -5,7 +5,8 @@ Two things keep it at the speed of memory.
 - Narrow numbers are not moved to wider lanes one by one. Two bf16 or four bytes in a 32-bit lane
   become as many vectors by shifts and masks. The elements are then *dealt out*: every second (or
   fourth) one to the same vector, and the user of the stream keeps what it multiplies them with in
-  the same order.
+  the same order. A byte need not even be shifted: where it lies it is 2^8 or 2^16 times as much,
+  and the user multiplies with so much less.
 - A block of a product reads several rows side by side. The hardware sees that as many short
   streams, and fetches ahead in none of them. So the lines of the rows that come next are asked for
   one after the other, a few with every block; past the end of the tile, those of the next
@@ -14,7 +15,7 @@ Two things keep it at the speed of memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir as ll
@@ -81,10 +82,15 @@ class Stream:
         lane = Index(along, self.nest.lanes > 1)
         return (Index(row), lane) if self.row_dim == 0 else (lane, Index(row))
 
-    def keep_ahead(self, rows: int) -> None:
-        """From now on, be so many rows (or a multiple of them) ahead of the reading."""
+    def keep_ahead(self, rows: int, others: Sequence[Stream] = ()) -> None:
+        """From now on, be so many rows (or a multiple of them) ahead of the reading; but not of
+        what others ask for.
+        """
         shape = self.tile.type.shape
+        known = {source.pointer for other in others for source in other.sources}
         for pointer, moves in self._pointers():
+            if pointer in known:
+                continue
             steps = self.ctx.usage.steps(pointer)
             dims = [self.row_dim, 1 - self.row_dim]
             for move in moves:
@@ -185,20 +191,32 @@ class Dealing:
     conversion: ir.Op
     #: What is done after it, with the operand that comes from it.
     after: tuple[tuple[ir.Op, int], ...]
+    #: Whether bytes are taken where they lie, too large by a power of two.
+    in_place: bool
 
     @property
     def count(self) -> int:
         return _dealt_by(self.conversion)
 
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What each vector has to be multiplied with. That is exact, but for numbers so small that
+        they lose bits: those below 2^-110.
+        """
+        return (1, 2**-8, 2**-16, 1) if self.in_place else (1,) * self.count
+
     @staticmethod
-    def of(ctx: Context, tile: ir.Value, lane_dim: int) -> Dealing | None:
-        """How the elements of a tile can be dealt out, if they can."""
+    def of(ctx: Context, tile: ir.Value, lane_dim: int, scaled: bool) -> Dealing | None:
+        """How the elements of a tile can be dealt out, if they can; scaled, where that is allowed
+        and nothing but a product is made of them.
+        """
         after: list[tuple[ir.Op, int]] = []
         value, dim = tile, lane_dim
         while ctx.get(value) is None and value.owner is not None:
             op = value.owner
             if _dealt_by(op):
-                return Dealing(op, tuple(reversed(after)))
+                plain = all(later.name == "tt.trans" for later, _ in after)
+                return Dealing(op, tuple(reversed(after)), scaled and plain and _dealt_by(op) == 4)
             if op.name == "tt.trans":
                 dim = op.attrs["order"][dim]
                 after.append((op, 0))
@@ -232,9 +250,14 @@ class Dealing:
         if self.count == 2:
             halves = b.shl(words, constant(kind, 16)), b.and_(words, constant(kind, 0xFFFF0000))
             return [b.bitcast(half, real) for half in halves]
-        bytes_of = [b.lshr(words, constant(kind, shift)) for shift in (0, 8, 16, 24)]
+        if self.in_place:
+            bytes_of = [b.and_(words, constant(kind, 0xFF << shift)) for shift in (0, 8, 16)]
+        else:
+            shifted = [b.lshr(words, constant(kind, shift)) for shift in (0, 8, 16)]
+            bytes_of = [b.and_(each, constant(kind, 0xFF)) for each in shifted]
+        bytes_of.append(b.lshr(words, constant(kind, 24)))
         # Converted as signed numbers, which machines find easier.
-        return [b.sitofp(b.and_(byte, constant(kind, 0xFF)), real) for byte in bytes_of]
+        return [b.sitofp(byte, real) for byte in bytes_of]
 
 
 def _uniform(ctx: Context, value: ir.Value, dim: int) -> bool:

@@ -9,11 +9,14 @@ used for all of the few rows at once. Which way the lanes run follows from how t
 - *Outer*: contiguous along the many, as the values of attention. A block of the result is in
   registers while some steps of k run, few enough that the lines they read stay in the cache for all
   blocks of the result.
+
+A product that goes on with another's sums, as where the two halves of a byte are codes of their
+own, is written with it: both in one pass over what they are made of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir as ll
 
@@ -45,6 +48,17 @@ class Thin:
     few_first: bool
     #: Whether the lanes run along k.
     inner: bool
+    #: Products whose sums this one goes on with, and nobody else: they are written together.
+    before: tuple[Thin, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Thin, ...]:
+        return *self.before, self
+
+    @property
+    def c(self) -> ir.Value:
+        """What the sums begin with."""
+        return self.parts[0].op.operands[2]
 
     @property
     def few(self) -> ir.Value:
@@ -107,23 +121,28 @@ def as_thin(op: ir.Op, contiguous: tuple[int | None, int | None]) -> Thin | None
     return Thin(op, few_first, inner=along == (0 if few_first else 1))
 
 
+def joined(first: Thin, second: Thin) -> Thin | None:
+    """Both as one, if the second goes on with the sums of the first in the same way."""
+    follows = second.op.operands[2] is first.op.result
+    alike = first.inner and second.inner and first.depth == second.depth
+    return replace(second, before=first.parts) if follows and alike else None
+
+
 def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     """Write the product, unless its large operand has to be in a buffer for others; and ask for
     what the following one begins with.
     """
-    op, c = thin.op, thin.op.operands[2]
-    held = ctx.get(thin.many)
-    if held is None:
-        if schedule.needed_after(ctx, thin.many, op, set()):
-            return False
-    elif not isinstance(held, Buffer) or held.strides[thin.many_lane_dim] != 1:
+    op = thin.op
+    if not all(_readable(ctx, part, op) for part in thin.parts):
         return False
-    few = nests.materialise(ctx, thin.few, op, fastest=thin.few_k_dim if thin.inner else None)
-    values = [thin.many] if held is None else []
-    nests.prepare(ctx, op, [*values, c])
-    read = [few.memory, *schedule.memories_read(ctx, thin.many)]
-    target = nests.product_target(ctx, op, thin.many_dim, read)
-    kernel = Inner(ctx, thin, few, target) if thin.inner else Outer(ctx, thin, few, target)
+    fastest = thin.few_k_dim if thin.inner else None
+    few = [nests.materialise(ctx, part.few, op, fastest=fastest) for part in thin.parts]
+    values = [part.many for part in thin.parts if ctx.get(part.many) is None]
+    nests.prepare(ctx, op, [*values, thin.c])
+    read = [held.memory for held in few]
+    read += [memory for part in thin.parts for memory in schedule.memories_read(ctx, part.many)]
+    target = nests.product_target(ctx, op, thin.c, thin.many_dim, read)
+    kernel = Inner(ctx, thin, few, target) if thin.inner else Outer(ctx, thin, few[0], target)
     kernel.begin()
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
@@ -143,23 +162,29 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     return True
 
 
+def _readable(ctx: Context, thin: Thin, root: ir.Op) -> bool:
+    """Whether the many can be read where they lie."""
+    held = ctx.get(thin.many)
+    if held is None:
+        return not schedule.needed_after(ctx, thin.many, root, set())
+    return isinstance(held, Buffer) and held.strides[thin.many_lane_dim] == 1
+
+
 class _Block:
     """What both ways share: a block of the result, and where its operands are."""
 
     #: Vectors of a streamed row that are asked for at once.
     unit: int
-    #: How the stream deals out its elements; None if they come in order.
-    dealing: Dealing | None
 
-    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
-        self.ctx, self.thin, self.few, self.target = ctx, thin, few, target
+    def __init__(self, ctx: Context, thin: Thin, target: Buffer) -> None:
+        self.ctx, self.thin, self.target = ctx, thin, target
         many_registers = ctx.kernel.cpu.vector_bits >= 512 or "aarch64" in ctx.kernel.cpu.triple
         #: Accumulators that fit the registers beside what is loaded, a power of two.
         self.budget = 16 if many_registers else 8
 
-    def dealing_of_stream(self) -> Dealing | None:
-        """How the stream deals out its elements, if whole units of them can be."""
-        dealing = Dealing.of(self.ctx, self.thin.many, self.thin.many_lane_dim)
+    def dealing_of(self, thin: Thin, scaled: bool) -> Dealing | None:
+        """How a stream deals out its elements, if whole units of them can be."""
+        dealing = Dealing.of(self.ctx, thin.many, thin.many_lane_dim, scaled)
         return dealing if dealing is not None and self.unit % dealing.count == 0 else None
 
     def begin(self) -> None:
@@ -188,9 +213,18 @@ class _Block:
         ]
 
     def c_at(self, point: Point, lanes: int) -> ll.Value:
-        return to_vector(
-            self.ctx.e, Nest(self.ctx, lanes).at(self.thin.op.operands[2], point), lanes
-        )
+        return to_vector(self.ctx.e, Nest(self.ctx, lanes).at(self.thin.c, point), lanes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One of the products that share a block."""
+
+    thin: Thin
+    #: How its stream deals out its elements; None if they come in order.
+    dealing: Dealing | None
+    #: In the same order, once the block has begun.
+    few: Buffer
 
 
 class Inner(_Block):
@@ -198,46 +232,64 @@ class Inner(_Block):
 
     ROWS_AT_ONCE = 1
 
-    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
-        super().__init__(ctx, thin, few, target)
+    def __init__(self, ctx: Context, thin: Thin, few: list[Buffer], target: Buffer) -> None:
+        super().__init__(ctx, thin, target)
         self.lanes = min(ctx.lanes(), thin.depth)
         self.rows = min(thin.few_count, self.budget)
         self.columns = min(thin.many_count, self.budget // self.rows)
         self.unit = min(_INNER_UNROLL, thin.depth // self.lanes)
-        self.dealing = self.dealing_of_stream()
-        if self.dealing is not None:
-            # What is dealt out stays in a register until the last of its elements is.
-            self.columns = max(1, min(self.columns, self.budget // self.dealing.count * 2))
+        self.parts = [
+            _Part(part, self.dealing_of(part, scaled=True), held)
+            for part, held in zip(thin.parts, few, strict=True)
+        ]
+        for part in self.parts:
+            if part.dealing is not None:
+                # What is dealt out stays in a register until the last of its elements is.
+                self.columns = max(1, min(self.columns, self.budget // part.dealing.count * 2))
 
     def begin(self) -> None:
-        if self.dealing is None:
-            return
-        # The stream will deal out its elements in turn: so must the few.
+        self.parts = [
+            part if part.dealing is None else replace(part, few=self._dealt(part.few, part.dealing))
+            for part in self.parts
+        ]
+
+    def _dealt(self, few: Buffer, dealing: Dealing) -> Buffer:
+        """The few in the order in which the stream deals out its elements, and scaled as it asks
+        for.
+        """
         ctx, thin, lanes = self.ctx, self.thin, self.lanes
-        count = self.dealing.count
-        dealt = ctx.new_buffer("f32", self.few.shape, thin.few_k_dim)
+        count, kind = dealing.count, vector_of(FLOAT, lanes)
+        dealt = ctx.new_buffer("f32", few.shape, thin.few_k_dim)
         loops = (thin.few_count, 1, "few"), (thin.depth, count * lanes, "k")
         with ctx.e.loops(*loops) as (row, k):
             places = [
                 thin.few_point(Index(row), Index(self.moved(k, n * lanes), True))
                 for n in range(count)
             ]
-            vectors = [memory.load_buffer(ctx, self.few, place, lanes).x for place in places]
-            for place, part in zip(places, ctx.e.dealt(vectors), strict=True):
-                memory.store_buffer(ctx, dealt, place, vector(part), lanes)
-        self.few = dealt
+            vectors = [memory.load_buffer(ctx, few, place, lanes).x for place in places]
+            for place, part, scale in zip(
+                places, ctx.e.dealt(vectors), dealing.scales, strict=True
+            ):
+                scaled = part if scale == 1 else ctx.b.fmul(part, constant(kind, scale))
+                memory.store_buffer(ctx, dealt, place, vector(scaled), lanes)
+        return dealt
 
     def run(self, assumptions: Assumptions) -> None:
         thin = self.thin
-        stream = Stream(
-            self.ctx, thin.many, 1 - thin.many_lane_dim, self.lanes, self.dealing, assumptions
-        )
-        stream.keep_ahead(self.columns)
+        streams = [
+            Stream(
+                self.ctx, part.thin.many, 1 - thin.many_lane_dim, self.lanes, part.dealing,
+                assumptions,
+            )
+            for part in self.parts
+        ]  # fmt: skip
+        for number, stream in enumerate(streams):
+            stream.keep_ahead(self.columns, streams[:number])
         loops = (thin.many_count, self.columns, "many"), (thin.few_count, self.rows, "few")
         with self.ctx.e.loops(*loops) as (many, row):
-            self._block(stream, many, row)
+            self._block(streams, many, row)
 
-    def _block(self, stream: Stream, many: ll.Value, row: ll.Value) -> None:
+    def _block(self, streams: list[Stream], many: ll.Value, row: ll.Value) -> None:
         ctx, thin, lanes, unit = self.ctx, self.thin, self.lanes, self.unit
         b = ctx.b
         at_few, at_many = self.several(row, self.rows), self.several(many, self.columns)
@@ -247,35 +299,39 @@ class Inner(_Block):
 
         start = [constant(vector_of(FLOAT, lanes), 0.0)] * (self.rows * self.columns)
 
-        def trip(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
-            stream.fresh()
+        def trip(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
+            sums = list(before_it)
             part = b.add(before, b.udiv(k, i64(unit * lanes)))
-            stream.ask_ahead(many, self.columns, part, trips * passes)
+            for stream in streams:
+                stream.fresh()
+                stream.ask_ahead(many, self.columns, part, trips * passes)
             along = [Index(self.moved(k, n * lanes), lanes > 1) for n in range(unit)]
             if self.rows == 1:
                 # A row of the stream at a time: more would not fit the registers.
-                weights = [self._weight(at_few[0], at) for at in along]
-                for place, n in enumerate(at_many):
-                    for pair in zip(weights, stream.vectors(n, k, unit), strict=True):
-                        sums[place] = ctx.e.intrinsic("fma", start[0].type, [*pair, sums[place]])
+                weights = [self._weight(p.few, at_few[0], at) for p in self.parts for at in along]
+                rows = [[v for s in streams for v in s.vectors(n, k, unit)] for n in at_many]
+                for number, weight in enumerate(weights):
+                    sums = self.add_products([weight], [row[number] for row in rows], sums)
                 return sums
-            streamed = [stream.vectors(n, k, unit) for n in at_many]
-            for number, at in enumerate(along):
-                weights = [self._weight(f, at) for f in at_few]
-                sums = self.add_products(weights, [row[number] for row in streamed], sums)
+            for stream, p in zip(streams, self.parts, strict=True):
+                rows = [stream.vectors(n, k, unit) for n in at_many]
+                for number, at in enumerate(along):
+                    weights = [self._weight(p.few, f, at) for f in at_few]
+                    sums = self.add_products(weights, [row[number] for row in rows], sums)
             return sums
 
         totals: list[ll.Value] = []
-        for first in range(0, thin.depth, _LONGEST_SUM * lanes):
-            end = min(first + _LONGEST_SUM * lanes, thin.depth)
-            sums = ctx.e.fold(range(first, end, unit * lanes), start, trip)
+        longest = _LONGEST_SUM * lanes // len(streams)
+        for first in range(0, thin.depth, longest):
+            end = min(first + longest, thin.depth)
+            sums = ctx.e.fold(range(first, end, unit * lanes), start, trip, straight=2)
             pairs = zip(totals, sums, strict=True) if totals else ()
             totals = [b.fadd(x, y) for x, y in pairs] or sums
         self._store(totals, row, many)
 
-    def _weight(self, row: ll.Value, k: Index) -> ll.Value:
+    def _weight(self, few: Buffer, row: ll.Value, k: Index) -> ll.Value:
         point = self.thin.few_point(Index(row), k)
-        return memory.load_buffer(self.ctx, self.few, point, self.lanes).x
+        return memory.load_buffer(self.ctx, few, point, self.lanes).x
 
     def _store(self, totals: list[ll.Value], row: ll.Value, many: ll.Value) -> None:
         """Add up the lanes of a block's sums, add C, and store: a row's columns at a time."""
@@ -285,7 +341,7 @@ class Inner(_Block):
         for r in range(self.rows):
             point = self.thin.result_point(Index(self.moved(row, r)), Index(many, wide))
             part = ctx.e.part(sums, r * columns, columns)
-            if not nests.is_zero(self.thin.op.operands[2]):
+            if not nests.is_zero(self.thin.c):
                 flags = ("contract",) if ctx.kernel.options.enable_fp_fusion else ()
                 part = ctx.b.fadd(self.c_at(point, columns), part, flags=flags)
             held = vector(part) if wide else Lane(part)
@@ -298,12 +354,13 @@ class Outer(_Block):
     ROWS_AT_ONCE = _OUTER_STEPS
 
     def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
-        super().__init__(ctx, thin, few, target)
+        super().__init__(ctx, thin, target)
+        self.few = few
         self.lanes = min(ctx.lanes(), thin.many_count)
         self.rows = min(thin.few_count, self.budget // 2)
         self.unit = min(self.budget // self.rows, thin.many_count // self.lanes)
         self.steps = min(_OUTER_STEPS, thin.depth)
-        self.dealing = self.dealing_of_stream()
+        self.dealing = self.dealing_of(thin, scaled=False)
         #: The sums, in the order in which the stream deals out its elements.
         self.sums = target
         if self.dealing is not None:
@@ -314,7 +371,7 @@ class Outer(_Block):
         ctx, thin = self.ctx, self.thin
         if self.dealing is None:
             with ctx.scope():
-                nests.materialise(ctx, thin.op.operands[2], thin.op, into=self.target)
+                nests.materialise(ctx, thin.c, thin.op, into=self.target)
             return
         zero = vector(constant(vector_of(FLOAT, self.lanes), 0.0))
         loops = (thin.few_count, 1, "few"), (thin.many_count, self.lanes, "many")
