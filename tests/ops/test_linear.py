@@ -371,3 +371,31 @@ def test_the_defaults_are_points_of_the_spaces(
             packed = quantized.LinearQuantizedProblem(rows, 4096, 1024, dtype, bits, group, True)
             config = quantized.default(packed, family, arch)
             quantized.SPACE.check(config, family, arch, packed.fields())
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_group_of_zeros_adds_nothing(dtype, bits, zero_points):
+    """However large x is there."""
+    x = torch.full((1, 256), 1000.0 / 3).to(dtype)
+    x[:, :128] = 0.0
+    weight = torch.randn(64, 256, generator=torch.manual_seed(0)).to(dtype)
+    weight[:, 128:] = 0.0
+    packed = quantize_weight(weight, bits, 128, zero_points=zero_points)
+    assert not linear(x, packed).any()
+    assert not packed.dequantize()[:, 128:].any()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_zero_points_cost_fp32_no_accuracy(bits):
+    """Sums that are small beside what they are made of: x and the codes are far from zero."""
+    generator = torch.manual_seed(0)
+    x = 100 + torch.randn(4, 128, generator=generator)
+    weight = 1 + torch.rand(64, 128, generator=generator) / 100
+    weight[:, ::2] *= -1
+    packed = quantize_weight(weight, bits, 128, zero_points=True)
+    exact = x.double() @ packed.dequantize(torch.float64).T
+    usual = x @ packed.dequantize().T
+    ours = linear(x, packed)
+    assert (ours - exact).abs().max() <= 2 * (usual - exact).abs().max()

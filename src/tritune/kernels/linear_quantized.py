@@ -2,9 +2,10 @@
 
 Every `group` neighbours along K share a scale and a zero point: w = (code - zero) * scale. Codes
 are unsigned. Without zero points, codes of 8 bits are signed and zero is 0; of 4 bits, zero is 8.
-Codes are integers of at most eight bits, which every dtype of x holds exactly, so products are
-formed with them as they are. What is due to the zero point is taken off the sums, which are then
-scaled: sum(x * w) = (sum(x * code) - zero * sum(x)) * scale.
+Codes less their zero are integers of at most eight bits and a sign, which every dtype of x holds
+exactly, so products are formed with them and the scale is applied to the sums. Where x has 16 bits,
+the zero is too: sum(x * (code - zero)) = sum(x * code) - zero * sum(x), whose terms are larger than
+the result, so that fp32 would lose what a result of 16 bits does not show.
 
 Codes of 4 bits lie two in a byte: byte j of a group holds element j in its low half and element
 j + group / 2 in its high half. A tile of bytes is then two tiles of neighbours, and nothing has to
@@ -35,11 +36,21 @@ from tritune.space import Config, Parameter, Space
 
 
 @triton.jit
+def less(codes, zero, ZERO_LAST: tl.constexpr):
+    """Codes (BLOCK_N, BLOCK) less the zero of their row, unless that comes last."""
+    if ZERO_LAST:
+        return codes
+    else:
+        return codes.to(tl.float32) - zero[:, None]
+
+
+@triton.jit
 def linear_quantized_kernel(
     x_ptr, codes_ptr, scales_ptr, zeros_ptr, bias_ptr, out_ptr, M, N, K,
     stride_xm, stride_xk, stride_cn, stride_ck,
     stride_sn, stride_sg, stride_zn, stride_zg,
-    ACTIVATION: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, METHOD: tl.constexpr,
+    ACTIVATION: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
+    ZERO_LAST: tl.constexpr, METHOD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
@@ -73,24 +84,22 @@ def linear_quantized_kernel(
         byte = tl.cast(step, tl.int64) * BLOCK
         group = byte // GROUP_BYTES
         codes = tl.load(codes_rows + (byte + inner) * stride_ck, mask=col_mask[:, None], other=0)
+        if zeros_ptr is not None:
+            zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
+        else:
+            zero = tl.full([BLOCK_N], 8 if BITS == 4 else 0, tl.float32)
         # The element that the byte holds, or the first of two: as far into the group as the byte.
         k = group * GROUP + byte % GROUP_BYTES + inner
         x = tl.load(x_rows + k * stride_xk, mask=row_mask, other=0.0)
         total = x.to(tl.float32)
-        if BITS == 8:
-            sums = products(x, codes, METHOD)
-        else:
-            sums = products(x, codes & 15, METHOD)
+        sums = products(x, less(codes if BITS == 8 else codes & 15, zero, ZERO_LAST), METHOD)
+        if BITS == 4:
             x = tl.load(x_rows + (k + GROUP // 2) * stride_xk, mask=row_mask, other=0.0)
             total += x.to(tl.float32)
-            sums += products(x, codes >> 4, METHOD)
+            sums += products(x, less(codes >> 4, zero, ZERO_LAST), METHOD)
         if METHOD == "sum":
             sums = along_k(sums)
-        if BITS == 4 or zeros_ptr is not None:
-            if zeros_ptr is not None:
-                zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
-            else:
-                zero = tl.full([BLOCK_N], 8.0, tl.float32)
+        if ZERO_LAST and (BITS == 4 or zeros_ptr is not None):
             if METHOD == "lanes":
                 sums -= total[None, :, :] * zero[:, None, None]
             else:
@@ -163,7 +172,10 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
 
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:
     if problem.rows <= 16:
-        return cpu_config("dot", (problem.rows, 32, problem.group))
+        # What is done once for a group is a larger part of what two codes in a byte cost.
+        return cpu_config("dot", (problem.rows, 64 if problem.bits == 4 else 32, problem.group))
+    if problem.bits == 8:
+        return cpu_config("dot", (min(problem.rows, 128), 16, problem.group))
     return cpu_config("dot", (min(problem.rows, 64), 128, problem.group))
 
 

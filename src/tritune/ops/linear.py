@@ -194,6 +194,7 @@ def _run_quantized(
             ACTIVATION=activation,
             BITS=bits,
             GROUP=group,
+            ZERO_LAST=x.dtype.itemsize < 4,
             **config,
         )
 

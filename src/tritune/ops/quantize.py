@@ -101,16 +101,16 @@ def quantize_weight(
         # Zero is always in the range, so that it stays exact.
         low = groups.amin(2).clamp(max=0)
         high = groups.amax(2).clamp(min=0)
-        scales = _scales(high - low, codes - 1, weight.dtype)
+        scales = ((high - low) / (codes - 1)).to(weight.dtype)
         least, largest = 0, codes - 1
-        zero = (-low / scales.float()).round().clamp(least, largest)
+        zero = (-low / _divisors(scales)).round().clamp(least, largest)
     else:
         # One code less below zero than there is, for the sake of symmetry.
-        scales = _scales(groups.abs().amax(2), codes // 2 - 1, weight.dtype)
+        scales = (groups.abs().amax(2) / (codes // 2 - 1)).to(weight.dtype)
         middle = zero_without_points(bits)
         least, largest = middle - codes // 2 + 1, middle + codes // 2 - 1
         zero = torch.full_like(scales, middle, dtype=torch.float32)
-    rounded = (groups / scales.float()[:, :, None]).round() + zero[:, :, None]
+    rounded = (groups / _divisors(scales)[:, :, None]).round() + zero[:, :, None]
     kind = torch.int8 if least < 0 else torch.uint8
     return QuantizedWeight(
         packed=pack(rounded.clamp(least, largest).to(kind).reshape(n, k), bits, group),
@@ -121,10 +121,9 @@ def quantize_weight(
     )
 
 
-def _scales(span: torch.Tensor, codes: int, dtype: torch.dtype) -> torch.Tensor:
-    """Scales in the weight's dtype; never zero, which would divide, nor what rounds to it."""
-    scales = (span / codes).to(dtype)
-    return torch.where(scales > 0, scales, torch.ones_like(scales))
+def _divisors(scales: torch.Tensor) -> torch.Tensor:
+    """Scales to divide by: 1 for a group of zeros, or of what rounds to them."""
+    return torch.where(scales > 0, scales, torch.ones_like(scales)).float()
 
 
 _TENSORS = ("packed", "scales", "zeros")

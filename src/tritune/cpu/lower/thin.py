@@ -307,7 +307,7 @@ class Inner(_Block):
                 stream.ask_ahead(many, self.columns, part, trips * passes)
             along = [Index(self.moved(k, n * lanes), lanes > 1) for n in range(unit)]
             if self.rows == 1:
-                # A row of the stream at a time: more would not fit the registers.
+                # What the stream is multiplied with fits the registers, for all parts at once.
                 weights = [self._weight(p.few, at_few[0], at) for p in self.parts for at in along]
                 rows = [[v for s in streams for v in s.vectors(n, k, unit)] for n in at_many]
                 for number, weight in enumerate(weights):
