@@ -3,9 +3,10 @@
 Every `group` neighbours along K share a scale and a zero point: w = (code - zero) * scale. Codes
 are unsigned. Without zero points, codes of 8 bits are signed and zero is 0; of 4 bits, zero is 8.
 Codes less their zero are integers of at most eight bits and a sign, which every dtype of x holds
-exactly, so products are formed with them and the scale is applied to the sums. Where x has 16 bits,
-the zero is too: sum(x * (code - zero)) = sum(x * code) - zero * sum(x), whose terms are larger than
-the result, so that fp32 would lose what a result of 16 bits does not show.
+exactly, so products are formed with them and the scale is applied to the sums. So is the zero where
+few rows of x make a weight's code worth little work: sum(x * (code - zero)) = sum(x * code) - zero
+* sum(x). The terms of that are larger than the result, so x must have 16 bits: a result as short
+does not show what fp32 loses.
 
 Codes of 4 bits lie two in a byte: byte j of a group holds element j in its low half and element
 j + group / 2 in its high half. A tile of bytes is then two tiles of neighbours, and nothing has to
@@ -73,7 +74,7 @@ def linear_quantized_kernel(
     end = tl.minimum(begin + per_part, steps)
 
     inner = tl.arange(0, BLOCK).to(tl.int64)[None, :]
-    columns = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = cols.to(tl.int64)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * stride_xm
     codes_rows = codes_ptr + columns[:, None] * stride_cn
     scale_rows = scales_ptr + columns * stride_sn
@@ -84,6 +85,7 @@ def linear_quantized_kernel(
         byte = tl.cast(step, tl.int64) * BLOCK
         group = byte // GROUP_BYTES
         codes = tl.load(codes_rows + (byte + inner) * stride_ck, mask=col_mask[:, None], other=0)
+        scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
         if zeros_ptr is not None:
             zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
         else:
@@ -104,7 +106,6 @@ def linear_quantized_kernel(
                 sums -= total[None, :, :] * zero[:, None, None]
             else:
                 sums -= tl.sum(total, 1)[:, None] * zero[None, :]
-        scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
         acc += sums * (scale[:, None, None] if METHOD == "lanes" else scale[None, :])
     if METHOD == "lanes":
         acc = along_k(acc)

@@ -194,7 +194,7 @@ def _run_quantized(
             ACTIVATION=activation,
             BITS=bits,
             GROUP=group,
-            ZERO_LAST=x.dtype.itemsize < 4,
+            ZERO_LAST=x.dtype.itemsize < 4 and rows.shape[0] <= _MOST_FEW_ROWS,
             **config,
         )
 
