@@ -315,8 +315,9 @@ SPACE = Space(
         # Rows that a descriptor describes begin at multiples of 16 bytes.
         "not USE_DESCRIPTORS or arch >= 90 and head_size * element_bytes % 16 == 0"
         " and value_size * element_bytes % 16 == 0",
-        # Rows past the last query and columns past the last key are wasted work.
-        f"BLOCK_M <= max(16, 2 * {_ROWS})",
+        # Rows past the last query and columns past the last key are wasted work; but the warps of a
+        # GPU want rows of their own.
+        f"BLOCK_M <= max(16, (2 if family == 'cpu' else 4) * {_ROWS})",
         "BLOCK_N <= max(64, 2 * keys)",
         # The accumulator and the scores live in registers, of which a program has 65536 at most.
         "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
