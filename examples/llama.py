@@ -276,6 +276,13 @@ def median_seconds(run: Callable[[], torch.Tensor], times: int) -> float:
     return statistics.median(samples[1:])
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}, allowed: 1 or more")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -283,11 +290,14 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="0.3b", help="parameters of the model")
     for field in fields(Sizes):
         flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(flag, type=int, help="instead of what --size says")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt to check")
-    parser.add_argument("--generate", type=int, default=8, help="tokens to decode in that check")
-    parser.add_argument("--prefill", type=int, default=2048, help="tokens to time a prefill of")
-    parser.add_argument("--context", type=int, default=8192, help="tokens to time decoding with")
+        parser.add_argument(flag, type=positive, help="instead of what --size says")
+    for flag, default, what in (
+        ("--prompt", 64, "tokens of the prompt to check"),
+        ("--generate", 8, "tokens to decode in that check"),
+        ("--prefill", 2048, "tokens to time a prefill of"),
+        ("--context", 8192, "tokens to time decoding with"),
+    ):
+        parser.add_argument(flag, type=positive, default=default, help=what)
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
@@ -303,18 +313,16 @@ def main() -> None:
     tokens = torch.randint(sizes.vocabulary, (longest,), generator=generator).to(device)
     with torch.no_grad():
         right = check(model, tokens[: args.prompt], args.generate)
-        if args.prefill:
-            seconds = median_seconds(prefilling(model, tokens[: args.prefill]), 3)
-            print(
-                f"prefill of {args.prefill} tokens: {seconds * 1e3:.1f} ms, "
-                f"{args.prefill / seconds:.1f} tokens a second"
-            )
-        if args.context:
-            seconds = median_seconds(decoding(model, tokens[:1], args.context), 15)
-            print(
-                f"decoding with a context of {args.context}: {seconds * 1e3:.2f} ms a token, "
-                f"{1 / seconds:.1f} tokens a second"
-            )
+        seconds = median_seconds(prefilling(model, tokens[: args.prefill]), 3)
+        print(
+            f"prefill of {args.prefill} tokens: {seconds * 1e3:.1f} ms, "
+            f"{args.prefill / seconds:.1f} tokens a second"
+        )
+        seconds = median_seconds(decoding(model, tokens[:1], args.context), 15)
+        print(
+            f"decoding with a context of {args.context}: {seconds * 1e3:.2f} ms a token, "
+            f"{1 / seconds:.1f} tokens a second"
+        )
     if not right:
         raise SystemExit(1)
 

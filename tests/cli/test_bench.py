@@ -59,6 +59,7 @@ def test_winners_come_from_the_store_that_is_named(tmp_path: Path) -> None:
         (["--against", "nobody"], "allowed: vendor, default"),
         (["--seconds", "0"], "more than 0"),
         (["rms_norm", "--problem", "rows=0"], "rows"),
+        (["--store", "nowhere/store.sqlite"], "there is no store at nowhere"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(

@@ -55,6 +55,7 @@ def command(
     """
     from tritune import env
     from tritune.cli._devices import torch_device
+    from tritune.store import Store
     from tritune.targets.roofline import measure_limits
     from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
@@ -64,7 +65,9 @@ def command(
     if not seconds > 0:
         raise typer.BadParameter(f"seconds {seconds:g}, allowed: more than 0")
     if store is not None:
-        os.environ[env.STORE.name] = store
+        # A store that is not there would be as good as none, and nobody would know.
+        with Store(store, read_only=True):
+            os.environ[env.STORE.name] = store
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
     limits = measure_limits(where)
