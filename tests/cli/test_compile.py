@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tritune.cli.compile import _subjects
+from tritune.targets.target import Target
+
 PROBLEM = "rows=16 columns=512 dtype=float32"
 
 
@@ -101,6 +104,16 @@ def test_a_gpu_is_screened_for_without_one_and_a_second_run_compiles_nothing(
         assert counts["compiled"] == counts["candidates"] == 4
 
 
+def test_a_models_problems_have_the_dtype_it_is_served_in(tmp_path: Path) -> None:
+    targets = [Target.parse("cuda:80"), Target.parse("hip:gfx942"), Target.parse("cpu:generic")]
+    subjects = _subjects("rms_norm", [], "llama-3-8b", None, "quick", targets)
+    kinds = {(each.target.family, each.problem.dtype) for each in subjects}
+    assert kinds == {("cuda", "bfloat16"), ("hip", "bfloat16"), ("cpu", "float32")}
+    more = _subjects("rms_norm", [], "llama-3-8b", "float16", "normal", targets[:1])
+    assert {each.problem.dtype for each in more} == {"float16"}
+    assert len(more) > len(subjects) / 3
+
+
 def test_a_config_is_explained(tmp_path: Path) -> None:
     run = tritune(
         "compile", "attention", "--problem", "queries=64 heads=2 group=1 head_size=32", "--target",
@@ -121,8 +134,10 @@ def test_a_config_is_explained(tmp_path: Path) -> None:
         (["attention", "--target", "cuda:80", "-j", "0"], "jobs 0"),
         (["attention", "--target", "cuda:80", "--explain", "BLOCK_Q=1"], "there is no BLOCK_Q"),
         (["attention"], "--target"),
+        (["attention", "--target", "cuda:80", "--dtype", "float16"], "--dtype is of a model's"),
+        (["attention", "--target", "cuda:80", "--model", "gpt-1"], "gpt-1"),
     ],
-    ids=["op", "arch", "family", "space", "jobs", "explain", "no-target"],
+    ids=["op", "arch", "family", "space", "jobs", "explain", "no-target", "dtype", "model"],
 )
 def test_a_bad_argument_gets_one_line_and_status_2(
     arguments: list[str], says: str, tmp_path: Path

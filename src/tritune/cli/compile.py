@@ -31,6 +31,13 @@ def command(
     model: Annotated[
         str | None, typer.Option(help="Whose problems: a preset's name, or a YAML or JSON file.")
     ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of the model's problems: bfloat16 by default, on CPUs float32."),
+    ] = None,
+    effort: Annotated[
+        str, typer.Option(help="How many of the model's problems: quick, normal or full.")
+    ] = "quick",
     space: Annotated[
         str, typer.Option(metavar="full|N", help="All configs, or so many, drawn evenly.")
     ] = "full",
@@ -66,7 +73,7 @@ def command(
     if jobs is not None and jobs < 1:
         raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
     count = _count(space)
-    subjects = _subjects(op, problem or [], model, _targets(target))
+    subjects = _subjects(op, problem or [], model, dtype, effort, _targets(target))
     with Store(store) as opened:
         if explain is not None:
             _explain(subjects, explain, opened)
@@ -143,7 +150,12 @@ def _targets(names: Sequence[str]) -> list[Target]:
 
 
 def _subjects(
-    op: str, texts: Sequence[str], model: str | None, targets: Sequence[Target]
+    op: str,
+    texts: Sequence[str],
+    model: str | None,
+    dtype: str | None,
+    effort: str,
+    targets: Sequence[Target],
 ) -> list[Subject]:
     from tritune.screening.subject import Subject
     from tritune.workloads.catalog import workload_named
@@ -153,11 +165,18 @@ def _subjects(
     workload = workload_named(op)
     if texts and model is not None:
         raise typer.BadParameter("--model and --problem exclude each other")
-    if model is not None:
-        problems = [each for _, each in problems_of(load_model(model), [op])]
-    else:
+    if model is None:
+        if dtype is not None:
+            raise typer.BadParameter("--dtype is of a model's problems; --problem has its own")
         problems = [workload.parse(text) for text in texts or [""]]
-    return [Subject(workload, each, target) for target in targets for each in problems]
+        return [Subject(workload, each, target) for target in targets for each in problems]
+    chosen = load_model(model)
+    found = []
+    for target in targets:
+        device = "cpu" if target.family == "cpu" else "cuda"
+        of_model = problems_of(chosen, [op], effort, dtype, device)
+        found += [Subject(workload, each, target) for _, each in of_model]
+    return found
 
 
 def _explain(subjects: Sequence[Subject], text: str, store: Any) -> None:
