@@ -140,12 +140,13 @@ class StagedCompiler:
     def _from_another(self, source: Source, metadata: dict[str, Any]) -> str | None:
         """A late stage's text, made from that of a config that differs in the late option only."""
         late = self._late
-        if late is None or getattr(source.options, late.name, None) is None:
+        value = None if late is None else getattr(source.options, late.name, None)
+        # Where nothing is asked for, Triton 3.9 writes nothing, and 3.7 a zero.
+        if late is None or not value:
             return None
         known = self._texts.get(self._text_key(source))
         if known is None:
             return None
-        value = getattr(source.options, late.name)
         text, changes = late.pattern.subn(late.written.format(value), known[0])
         if changes != 1:
             return None
