@@ -135,8 +135,9 @@ def theirs(spaces: Sequence[Recorded], wanted: Sequence[str], seeds: int) -> dic
             print(f"kernel_tuner: {name}", file=sys.stderr)
             try:
                 curves = [one.run(name, seed) for one in simulations for seed in range(seeds)]
-            except ImportError as error:
-                found[name] = f"not run: {' '.join(str(error).split())}"
+            except Exception as error:
+                # Some need packages that are not there, or other versions of them.
+                found[name] = f"not run: {type(error).__name__}: {' '.join(str(error).split())}"
             else:
                 found[name] = np.mean(curves, axis=0).tolist()
     return found
