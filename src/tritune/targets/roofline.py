@@ -14,8 +14,8 @@ import torch
 
 from tritune.targets.device import detect
 
-#: From the widest to the narrowest.
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: The type that holds every value of the others, and these.
+_WIDE, _NARROW = torch.float32, (torch.bfloat16, torch.float16)
 #: Rows and columns of products; the last is long enough to keep a device of this kind busy.
 _PRODUCT_SIZES = {"cpu": (128, 1024), "cuda": (1024, 8192)}
 _RUNS = 10
@@ -51,13 +51,17 @@ def measure_limits(device: torch.device) -> Limits:
 
 @functools.cache
 def _measured(device: torch.device, cores: int) -> Limits:
-    flops: dict[str, float] = {}
-    best = 0.0
-    for dtype in _TYPES:
-        # Values can always be widened, so that a narrow type is never slower than a wide one.
-        best = max(best, _product_speed(device, dtype, best))
-        flops[str(dtype).removeprefix("torch.")] = best
+    wide = _product_speed(device, _WIDE, 0.0)
+    flops = {_name(_WIDE): wide}
+    for dtype in _NARROW:
+        # Values can be widened, so that a narrow type is never slower than the wide one. It can be
+        # no faster than its own products, though: no narrow type holds the values of another.
+        flops[_name(dtype)] = max(wide, _product_speed(device, dtype, wide))
     return Limits(flops, _read_speed(device))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _product_speed(device: torch.device, dtype: torch.dtype, to_beat: float) -> float:
