@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tritune.space import Config
+from tritune.targets.roofline import Limits
+from tritune.workloads import bench
 from tritune.workloads.bench import Row, measure, summary
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.rms_norm import RmsNorm
@@ -49,6 +52,26 @@ def test_a_vendor_whose_work_was_done_beforehand_is_shown_but_not_compared_with(
     row = measure(Assisted(), NORM, CPU, seconds=0.01)
     assert set(row.assisted) == {"ready"}
     assert row.vendor != "ready"
+
+
+def test_torch_compiles_for_every_problem() -> None:
+    # Beyond the limit torch would silently run eager code under the name of compiled code.
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for columns in (64, 128):
+            problem = WORKLOADS["rms_norm"].problem(rows=8, columns=columns, dtype="float32")
+            measure(RmsNorm(), problem, CPU, seconds=0.01)
+
+
+def test_a_product_that_is_slow_in_its_own_type_is_limited_by_that_of_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Limits({"float32": 2e11, "bfloat16": 4e11, "float16": 2e11}, 1e15)
+    monkeypatch.setattr(bench, "measure_limits", lambda device: slow)
+    linear = WORKLOADS["linear"]
+    problem = linear.problem(dtype="float16")
+    probe = bench._Probe(linear, problem, CPU)
+    assert probe.bound == "compute"
+    assert probe.run().dtype == torch.float32
 
 
 def test_without_vendors_there_is_no_ratio() -> None:

@@ -112,7 +112,12 @@ def measure(
     calls: dict[str, Callable[[], Any]] = {OURS: functools.partial(workload.run, inputs)}
     if answer.config != default:
         calls[DEFAULT] = functools.partial(_with, workload, default, inputs)
-    rivals = workload.vendors(inputs, compiled=_worth_compiling(workload)) if vendors else {}
+    rivals: dict[str, Callable[[], Any]] = {}
+    if vendors:
+        # Of one function torch keeps a few compiled versions, looks through them in every call, and
+        # gives up compiling when there are too many. Each problem is to be the first.
+        torch.compiler.reset()
+        rivals = workload.vendors(inputs, compiled=_worth_compiling(workload))
     correct = _correct(case, {**calls, **rivals})
     for name in calls:
         if name not in correct:
@@ -155,7 +160,7 @@ class _Probe:
             self.run: Callable[[], Any] = buffer.sum
         else:
             self.work, self.units = work.flops, 2.0 * LIMIT_SIZE**3
-            # A type without instructions of its own is computed in a wider one.
+            # A type without fast products of its own is computed in a wider one.
             speeds = limits.flops_per_second
             kind = dtype if speeds.get(dtype, 0.0) > speeds["float32"] else "float32"
             square = torch.ones((LIMIT_SIZE, LIMIT_SIZE), device=device, dtype=getattr(torch, kind))
