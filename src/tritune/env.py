@@ -94,7 +94,11 @@ CHECK = Variable(
     _switch,
     "1: ops on a GPU check the values of index tensors too, which waits for the device.",
 )
-
+HUGE_PAGES = Variable(
+    "TRITUNE_HUGE_PAGES",
+    _switch,
+    "0: results of ops on the CPU do not ask for large pages of memory; unset: large ones do.",
+)
 AUTOTUNE = Variable(
     "TRITUNE_AUTOTUNE",
     _autotune,
@@ -103,4 +107,12 @@ AUTOTUNE = Variable(
     "0: as Triton does it.",
 )
 
-VARIABLES: tuple[Variable[Any], ...] = (STORE, MODE, PINNED, BACKGROUND_SECONDS, CHECK, AUTOTUNE)
+VARIABLES: tuple[Variable[Any], ...] = (
+    STORE,
+    MODE,
+    PINNED,
+    BACKGROUND_SECONDS,
+    CHECK,
+    HUGE_PAGES,
+    AUTOTUNE,
+)

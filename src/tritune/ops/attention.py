@@ -11,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tritune.kernels.attention_prefill import KERNEL, attention_kernel
 from tritune.kernels.attention_softmax import head_parts
+from tritune.ops import fresh
 from tritune.ops.attention_checks import (
     INTEGERS,
     LARGEST_HEAD,
@@ -211,7 +212,7 @@ def _launch(
 ) -> tuple[tuple[torch.Tensor, ...], Steps | None]:
     """Both layouts. The result, with or without the log-sum-exp, and how it came about."""
     q, k, v, mask, slopes, sinks, starts = inputs
-    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    out = fresh.empty((*q.shape[:-1], v.shape[-1]), like=q)
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if with_lse else None
     outs = (out,) if lse is None else (out, lse)
     if out.numel() == 0:

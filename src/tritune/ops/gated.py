@@ -9,6 +9,7 @@ import torch
 import triton
 
 from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
+from tritune.ops import fresh
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
@@ -53,7 +54,7 @@ def _check(check: Check, gate: torch.Tensor, up: torch.Tensor) -> None:
 def _run(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
     if (outs := _calls((activation,), gate, up)) is not None:
         return outs[0]
-    out = torch.empty_like(gate)
+    out = fresh.empty_like(gate)
     _calls.keep((activation,), (gate, up), (out,), _launch(gate, up, out, activation))
     return out
 

@@ -12,6 +12,7 @@ import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
+from tritune.ops import fresh
 from tritune.policy.recorder import Key
 
 #: What launches a kernel, unless somebody stands in for it (a recorder, one who only compiles).
@@ -62,7 +63,7 @@ class Steps:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor for this call alone."""
-        tensor = torch.empty(shape, dtype=dtype, device=self.question[2])
+        tensor = fresh.in_large_pages(torch.empty(shape, dtype=dtype, device=self.question[2]))
         self.taken.append(Emptied(tensor))
         return tensor
 

@@ -12,6 +12,7 @@ import triton
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
+from tritune.ops import fresh
 from tritune.ops.autocast import autocast, autocasts
 from tritune.ops.batching import leading
 from tritune.ops.check import FLOATS, Check
@@ -230,7 +231,7 @@ def _in_parts(
 ) -> torch.Tensor:
     """Run a kernel over its tiles and, if K is split, add up what its parts wrote."""
     config, m = steps.config, rows.shape[0]
-    out = x.new_empty((*x.shape[:-1], n))
+    out = fresh.empty((*x.shape[:-1], n), like=x)
     if not out.numel():
         return out
     bias = None if bias is None else bias.contiguous()

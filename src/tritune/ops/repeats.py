@@ -22,6 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from triton import knobs
 
 from tritune.cpu import launcher
+from tritune.ops import fresh
 from tritune.ops.launch import Converted, Emptied, Launched, Steps, launches_as_usual
 from tritune.policy.process import POLICY
 from tritune.policy.recorder import Key
@@ -213,6 +214,10 @@ def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch
 def _emptying(like: torch.Tensor) -> _Step:
     size, stride, dtype = _form(like)
     device = like.device
+    if fresh.is_large(like):
+        return lambda tensors: tensors.append(
+            fresh.in_large_pages(torch.empty_strided(size, stride, dtype=dtype))
+        )
     if device.type == "cpu" and _empty_on_cpu is not None:
         return lambda tensors: tensors.append(_empty_on_cpu(size, stride, dtype))
     return lambda tensors: tensors.append(

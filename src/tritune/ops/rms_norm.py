@@ -9,6 +9,7 @@ import torch
 import triton
 
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
+from tritune.ops import fresh
 from tritune.ops.batching import leading
 from tritune.ops.check import Check
 from tritune.ops.choose import config_for
@@ -154,7 +155,7 @@ def _plan(
 def _run(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     if (outs := _norms((eps,), x, weight)) is not None:
         return outs[0]
-    out = torch.empty_like(x)
+    out = fresh.empty_like(x)
     _norms.keep((eps,), (x, weight), (out,), _launch(x, None, weight, eps, out, None))
     return out
 
@@ -172,7 +173,7 @@ def _run_add(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if (outs := _sums((eps,), x, residual, weight)) is not None:
         return outs[0], outs[1]
-    out, total = torch.empty_like(x), torch.empty_like(residual)
+    out, total = fresh.empty_like(x), fresh.empty_like(residual)
     steps = _launch(x, residual, weight, eps, out, total)
     _sums.keep((eps,), (x, residual, weight), (out, total), steps)
     return out, total

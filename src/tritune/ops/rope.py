@@ -10,6 +10,7 @@ import torch
 import triton
 
 from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
+from tritune.ops import fresh
 from tritune.ops.batching import one_by_one
 from tritune.ops.check import Check, looks_inside
 from tritune.ops.choose import config_for
@@ -317,7 +318,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if (known := _again(q, k, cos, sin, positions, interleaved, inplace=False)) is not None:
         return known
-    outs = torch.empty_like(q), torch.empty_like(k)
+    outs = fresh.empty_like(q), fresh.empty_like(k)
     call = _prepared(outs, q, k, cos, sin, positions)
     steps = _launch(call, interleaved, inplace=False)
     _calls.keep((interleaved,), given(q, k, cos, sin, positions), outs, steps)
