@@ -308,7 +308,27 @@ def choose_taps(
         ):
             taps.append(value)
             kept.add(value)
+    # What is cheap to make from another tap (a wider form of the same numbers) is not stored twice.
+    for tap in list(taps):
+        others = [t for t in taps if t is not tap]
+        if _cost_beyond(ctx, tap, others) < COSTLY:
+            taps = others
     return taps
+
+
+def _cost_beyond(ctx: Context, value: ir.Value, known: list[ir.Value]) -> int:
+    """The cost of a tensor where some of what it is made of is at hand."""
+    found: set[ir.Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in found or current in known or current.type.rank == 0:
+            continue
+        if current.owner is None or ctx.get(current) is not None:
+            continue
+        found.add(current)
+        stack.extend(current.owner.operands)
+    return sum(weight(ctx, v) for v in found)
 
 
 def versioned(
