@@ -300,3 +300,24 @@ def limit_kernel(out_ptr, limit, N: tl.constexpr):
 def test_a_mask_with_a_limit_at_the_end_of_the_integers(limit):
     (out,) = launch(limit_kernel, (1,), torch.zeros(N, dtype=I32), limit, N=N)
     assert_same(out, (torch.arange(N) < limit).int())
+
+
+@triton.jit
+def stored_and_used_again_kernel(x_ptr, sum_ptr, out_ptr, SHIFT: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    y = tl.exp(tl.load(x_ptr + i)) + tl.load(sum_ptr + i)
+    tl.store(sum_ptr + i + SHIFT, y)
+    tl.store(out_ptr + i, y * tl.sum(y * y))
+
+
+@pytest.mark.parametrize("shift", [0, 1, N])
+def test_a_value_that_is_stored_over_its_operand_and_used_again(shift: int) -> None:
+    x, sums = normal(F32, N), normal(F32, 2 * N)
+    y = x.exp() + sums[:N]
+    _, found, out = launch(
+        stored_and_used_again_kernel, (1,), x, sums, torch.zeros(N), SHIFT=shift, N=N
+    )
+    expected = sums.clone()
+    expected[shift : shift + N] = y
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(out, y * (y * y).sum())

@@ -92,7 +92,7 @@ class FunctionLowering:
         ctx = self.ctx
         if op.name in _IGNORED:
             return
-        if ctx.usage.writes(op):
+        if ctx.usage.writes(op) and op.name != "tt.store":
             nests.settle_loads(ctx, op)
         rule = self.rules.get(op.name)
         if rule is not None and (op.name != "tt.reshape" or is_eager(op)):

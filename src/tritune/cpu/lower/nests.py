@@ -39,15 +39,18 @@ def plan_nest(
     extra: list[schedule.Access] | None = None,
     elem_bits: int = 32,
     stored: ir.Value | None = None,
+    taps: list[ir.Value] | None = None,
 ) -> Plan:
-    """Prepare a nest over `shape` that evaluates `values` for `root`."""
+    """Prepare a nest over `shape` that evaluates `values` for `root`, and keeps `taps`."""
     prepare(ctx, root, values)
     if lane_dim is None:
         found = schedule.accesses(ctx, values, len(shape)) + (extra or [])
         lane_dim = schedule.best_lane_dim(ctx, shape, found)
     lanes = min(ctx.lanes(elem_bits), shape[lane_dim])
     plan = Plan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
-    for tap in schedule.choose_taps(ctx, root, values, shape, stored):
+    if taps is None:
+        taps = schedule.choose_taps(ctx, root, values, shape, stored)
+    for tap in (t for t in taps if ctx.get(t) is None):
         fastest = ctx.layout.get(tap, lane_dim)
         plan.taps[tap] = ctx.new_buffer(tap.type.elem, shape, fastest)
     return plan
@@ -158,12 +161,13 @@ def _contiguous_along(buffer: Buffer, dim: int) -> bool:
     return buffer.strides[dim] == 1 or buffer.shape[dim] == 1
 
 
-def settle_loads(ctx: Context, op: ir.Op) -> None:
+def settle_loads(ctx: Context, op: ir.Op, kept: list[ir.Value] | None = None) -> None:
     """Before memory changes: read what was to be read before, if anything still needs it
-    afterwards.
+    afterwards, other than through what is kept.
     """
+    held = set(kept or [])
     for value in ctx.pending_loads():
-        if schedule.needed_after(ctx, value, op, set()):
+        if value not in held and schedule.needed_after(ctx, value, op, held):
             materialise(ctx, value, op)
 
 
@@ -173,10 +177,15 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     pointee = pointer.type.pointee
     assert pointee is not None
     if pointer.type.rank == 0:
+        settle_loads(ctx, op)
         store_scalar(ctx, pointer, value, mask)
         return
     shape = pointer.type.shape
     roots = [pointer, value] + ([mask] if mask is not None else [])
+    # What is kept on the way needs no reading beforehand: this nest reads it, and as safely as what
+    # it stores.
+    taps = schedule.choose_taps(ctx, op, roots, shape, None)
+    settle_loads(ctx, op, taps)
     tiles = Tiles(ctx)
     prepare(ctx, op, roots)
     # A tensor is read completely before anything of it is written: prove that the order does not
@@ -193,7 +202,7 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
             conditions.append(apart)
     extra = [schedule.Access(list(ctx.usage.steps(pointer)), 2.0)]
     bits = pointee.bits if pointee.is_float else 32
-    plan = plan_nest(ctx, op, roots, shape, None, extra, bits)
+    plan = plan_nest(ctx, op, roots, shape, None, extra, bits, taps=taps)
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
         if careful:
