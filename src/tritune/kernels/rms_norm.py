@@ -57,11 +57,9 @@ def rms_norm_kernel(
     if WHOLE:
         mask = present & (column < columns)
         x = _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask)
+        _store_total(x, total_row, column, total_column, mask)
         scale = _scale(tl.sum(x * x, axis=1), columns, eps)
-        _store(
-            x, scale, weight_ptr, out_row, total_row, column, columns, mask,
-            weight_column, out_column, total_column,
-        )  # fmt: skip
+        _store(x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column)
     else:
         squares = tl.zeros((ROWS,), tl.float32)
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
@@ -76,10 +74,8 @@ def rms_norm_kernel(
             here = start + column
             mask = present & (here < columns)
             x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
-            _store(
-                x, scale, weight_ptr, out_row, total_row, here, columns, mask,
-                weight_column, out_column, total_column,
-            )  # fmt: skip
+            _store_total(x, total_row, here, total_column, mask)
+            _store(x, scale, weight_ptr, out_row, here, columns, mask, weight_column, out_column)
 
 
 @triton.jit
@@ -94,14 +90,15 @@ def _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask
 
 
 @triton.jit
-def _store(
-    x, scale, weight_ptr, out_row, total_row, column, columns, mask,
-    weight_column, out_column, total_column,
-):  # fmt: skip
+def _store_total(x, total_row, column, total_column, mask):
+    if total_row is not None:
+        tl.store(total_row + column.to(tl.int64) * total_column, x, mask=mask)
+
+
+@triton.jit
+def _store(x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column):
     inside = column < columns
     column = column.to(tl.int64)
-    if total_row is not None:
-        tl.store(total_row + column * total_column, x, mask=mask)
     weight = tl.load(weight_ptr + column * weight_column, mask=inside, other=0.0)
     tl.store(out_row + column * out_column, x * scale * weight.to(tl.float32), mask=mask)
 
@@ -151,7 +148,8 @@ def default(problem: RmsNormProblem, family: str, arch: int | str) -> Config:
         divisor = problem.columns & -problem.columns
         block = whole if divisor == problem.columns else min(max(divisor, 128), 1024, whole)
         block = min(block, 32768)
-        rows = _rows(problem.rows, min(16384 // problem.columns, 32768 // block), programs=16)
+        # Rows are read, or kept, and read again: few enough to be in the nearest cache by then.
+        rows = _rows(problem.rows, 2048 // problem.columns, programs=16)
         return Config.of(ROWS=rows, BLOCK=block)
     block = min(whole, 16384)
     rows = _rows(problem.rows, 1024 // block, programs=1024)
