@@ -57,8 +57,10 @@ def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) ->
     tile_rows = options.micro_m or max(1, min(budget // vectors, 12 if many_registers else 6))
     tile_rows = min(tile_rows, rows)
     if not options.micro_m and rows % tile_rows:
+        even = 1 << (tile_rows.bit_length() - 1)
         blocks = -(-rows // tile_rows)
-        tile_rows = -(-rows // blocks)
+        # Blocks of one height, if they have sums enough to hide the latency of adding them.
+        tile_rows = even if even * vectors >= 2 * _LEAST_SUMS else -(-rows // blocks)
     unroll = options.unroll or 4
     return Tile(tile_rows, vectors, lanes, max(1, min(unroll, depth)))
 
