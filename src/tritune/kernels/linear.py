@@ -257,8 +257,10 @@ def gpu_options(family: str) -> dict[str, int]:
 
 def _default_cpu(problem: LinearProblem) -> Config:
     if problem.rows <= 16 and problem.inner_contiguous:
-        # Fewer columns at a time where there are few, so that all cores have some.
-        return cpu_config("dot", (problem.rows, 32 if problem.n >= 4096 else 16, 256))
+        # Fewer columns at a time where there are few, so that all cores have some. One row takes
+        # sixteen at once: more are more streams than a CPU follows.
+        many = problem.n >= 4096 and problem.rows > 1
+        return cpu_config("dot", (problem.rows, 32 if many else 16, 256))
     if problem.inner_contiguous:
         # Sixteen rows of the weight are few, so that those of x stream by and nothing is packed.
         return cpu_config("dot", (min(problem.rows, 128), 16, 256))

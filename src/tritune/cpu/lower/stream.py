@@ -30,8 +30,8 @@ from .usage import is_eager
 
 #: What memory is brought into the caches in.
 _LINE_BYTES = 64
-#: How far ahead of the reading it is asked for.
-_BYTES_AHEAD = 4096
+#: How far ahead of the reading it is asked for, in vectors: longer ones come by faster.
+_VECTORS_AHEAD = 256
 
 
 #: Conversions that deal out elements of a type, and how many together. Signed bytes are not among
@@ -99,7 +99,8 @@ class Stream:
             if together == 1 and apart != 0:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
-                blocks = max(1, _BYTES_AHEAD // (rows * shape[1 - self.row_dim] * size))
+                bytes_ahead = _VECTORS_AHEAD * self.ctx.lanes() * memory_bytes("f32")
+                blocks = max(1, bytes_ahead // (rows * shape[1 - self.row_dim] * size))
                 ahead = min(rows * blocks, shape[self.row_dim])
                 self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
 
@@ -119,6 +120,12 @@ class Stream:
                 stack.append((op.operands[0], (*moves, op)))
             elif op.name not in SHAPE_OPS:
                 stack.extend((operand, moves) for operand in op.operands)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of what the tile is loaded from; the widest, if that is several things."""
+        kinds = [pointer.type.pointee for pointer, _ in self._pointers()]
+        return max([memory_bytes(kind.elem) for kind in kinds if kind is not None], default=4)
 
     def ask_first(self) -> None:
         """Ask for the first rows of a stream that comes next, as far as nobody has done so."""
