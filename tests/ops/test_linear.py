@@ -77,7 +77,9 @@ def test_activations(activation: str, dtype: torch.dtype) -> None:
 def test_activations_of_extreme_values_are_those_of_torch(activation: str | None) -> None:
     bias = torch.tensor([float("nan"), float("inf"), -1e30, 1e30, -100.0, 100.0, 0.0, -0.0])
     out = linear(torch.zeros(1, 32), torch.zeros(8, 32), bias, activation=activation)[0]
-    torch.testing.assert_close(out, activation_reference(bias, activation), equal_nan=True)
+    # In float64, because torch's vectorised gelu makes NaN of an infinity on some machines.
+    exact = activation_reference(bias.double(), activation).float()
+    torch.testing.assert_close(out, exact, equal_nan=True)
 
 
 @settings(max_examples=18)

@@ -26,8 +26,8 @@ class Cpu:
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether an instruction adds up products of bf16, two in each lane of a widest vector."""
-        return self.has("avx512bf16") and self.vector_bits >= 512
+        """Whether an instruction adds up products of bf16, two in each lane of a vector."""
+        return self.has("avx512bf16") and self.has("avx512vl")
 
 
 # Name -> (instruction set, LLVM's name, widest vector, features a host must have to run the code).

@@ -256,14 +256,17 @@ def gpu_options(family: str) -> dict[str, int]:
 
 
 def _default_cpu(problem: LinearProblem) -> Config:
-    if problem.rows <= 16 and problem.inner_contiguous:
-        # Fewer columns at a time where there are few, so that all cores have some. One row takes
-        # sixteen at once: more are more streams than a CPU follows.
-        many = problem.n >= 4096 and problem.rows > 1
-        return cpu_config("dot", (problem.rows, 32 if many else 16, 256))
     if problem.inner_contiguous:
-        # Sixteen rows of the weight are few, so that those of x stream by and nothing is packed.
-        return cpu_config("dot", (min(problem.rows, 128), 16, 256))
+        in_pairs = problem.dtype == "bfloat16" and problem.rows == 16
+        if problem.rows <= 16 and not in_pairs:
+            # Fewer columns at a time where there are few, so that all cores have some. One row
+            # takes sixteen at once: more are more streams than a CPU follows.
+            many = problem.n >= 4096 and problem.rows > 1
+            return cpu_config("dot", (problem.rows, 32 if many else 16, 256))
+        # All rows at once, so that every tile of the weight is turned around in registers but once.
+        # It stays in the first-level cache meanwhile.
+        deep = problem.dtype != "float32" and problem.rows > 64
+        return cpu_config("dot", (min(problem.rows, 256), 64, 128 if deep else 64))
     rows = max(problem.rows, 4)
     return cpu_config("dot", (min(rows, 32), 128 if rows <= 16 else 256, 128))
 

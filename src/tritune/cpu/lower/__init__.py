@@ -7,7 +7,7 @@
 | `control.py`, `carried.py` | blocks, loops, branches, calls; what is lazy, what is not |
 | `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
 | `nests.py`, `reduce.py`, `effects.py` | the loop nests themselves |
-| `dot.py`, `microkernel.py`, `prefetch.py` | products of tiles |
+| `dot.py`, `microkernel.py`, `pairs.py`, `prefetch.py` | products of tiles |
 | `thin.py`, `stream.py` | products with few rows, whose large operand is read where it lies |
 | `horizontal.py` | sums and other reductions across lanes |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
@@ -29,6 +29,7 @@ from ..features import Cpu
 from .context import Context, Kernel, Program
 from .control import FunctionLowering
 from .llvm import I32, PTR, Emitter, i64, scalar_type
+from .pairs import can_multiply
 from .rewrite import rewrite
 from .usage import Usage, walk
 
@@ -42,7 +43,7 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
     kernel = Kernel(target, options, cpu, metadata)
     metadata.setdefault("asserts", [])
     for function in module.functions:
-        rewrite(function, bool(options.enable_fp_fusion))
+        rewrite(function, bool(options.enable_fp_fusion), can_multiply(cpu))
         if not function.public:
             kernel.functions[function.name] = _declare_helper(kernel, function)
     _find_failing(kernel, module)

@@ -20,7 +20,9 @@ from .. import ir
 from . import nests, prefetch, schedule
 from .context import Buffer, Context
 from .evaluate import Assumptions
+from .llvm import memory_bytes
 from .microkernel import HeldScalars, MicroKernel, Scalars, ScalarsInMemory
+from .pairs import PAIR
 from .thin import Thin, as_thin, emit_thin, joined
 from .tiles import Tiles
 from .usage import Usage, walk
@@ -138,6 +140,8 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
     if op.name == "tt.load":
         steps = usage.steps(op.operands[0])
         return steps.index(1) if 1 in steps else None
+    if op.name == PAIR:
+        return _contiguous_dim(usage, op.operands[0], layout)
     if op.name == "tt.trans":
         source = _contiguous_dim(usage, op.operands[0], layout)
         return None if source is None else op.attrs["order"].index(source)
@@ -199,10 +203,14 @@ def _emit_unpacked(
     The vector operand has no such luck: its lines are visited over and over, and rows that lie a
     power of two apart would push each other out of the cache.
     """
-    load = scalar_side.owner
-    rank = scalar_side.type.rank
+    source = scalar_side
+    if source.owner is not None and source.owner.name == PAIR and ctx.get(source) is None:
+        # Words that lie in memory as they are wanted.
+        source = source.owner.operands[0]
+    load = source.owner
+    rank = source.type.rank
     k_dim = rank - 2 if transposed else rank - 1
-    if ctx.get(scalar_side) is not None or load is None or load.name != "tt.load":
+    if ctx.get(source) is not None or load is None or load.name != "tt.load":
         return False
     pointer = load.operands[0]
     if ctx.careful or ctx.usage.steps(pointer)[k_dim] != 1:
@@ -219,7 +227,8 @@ def _emit_unpacked(
             held = nests.materialise(ctx, scalar_side, op)
             emit(HeldScalars(ctx, held, transposed), [held.memory])
         else:
-            emit(ScalarsInMemory(ctx, scalar_side.type, form, transposed, ahead), [])
+            align = memory_bytes(source.type.elem)
+            emit(ScalarsInMemory(ctx, scalar_side.type, form, transposed, ahead, align), [])
 
     nodes = schedule.lazy_nodes(ctx, [scalar_side])
     schedule.versioned(ctx, nodes, [], write, tiles)

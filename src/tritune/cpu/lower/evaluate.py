@@ -11,18 +11,19 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import elementwise, memory, prefetch
+from . import elementwise, memory, pairs, prefetch
 from . import lanes as lane_math
 from .context import ZERO, Buffer, Context, Index, Point
 from .lanes import Lane, to_vector, vector
 from .llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
+from .pairs import PAIR
 from .usage import is_index, is_trivial_reshape
 
 #: Operations that only change the point that is asked for.
 SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
 #: Lazy operations that are not elementwise.
 EVALUATED = SHAPE_OPS | frozenset(
-    "tt.splat arith.constant tt.make_range tt.load tt.join tt.split ub.poison".split()
+    [*"tt.splat arith.constant tt.make_range tt.load tt.join tt.split ub.poison".split(), PAIR]
 )
 
 
@@ -62,6 +63,8 @@ class Nest:
         self._memo: dict[tuple[ir.Value, Point], Lane] = {}
         #: Loads whose next tile is asked for on the way, and how far away it is.
         self._ahead: dict[ir.Op, int | ll.Value] = {}
+        #: The same with twice the lanes, for numbers that lie in words.
+        self._twice: Nest | None = None
 
     def ask_ahead(self, loads: list[ir.Value]) -> None:
         """Prefetch what the next iteration of the loop will load."""
@@ -76,6 +79,8 @@ class Nest:
     def fresh(self) -> None:
         """Start at a new place in the code: nothing evaluated before is at hand there."""
         self._memo.clear()
+        if self._twice is not None:
+            self._twice.fresh()
 
     def at(self, value: ir.Value, point: Point) -> Lane:
         key = (value, point)
@@ -105,7 +110,7 @@ class Nest:
             return Lane(start, 1 if point[0].lane else 0)
         if name == "tt.load":
             return self._load(op, point)
-        special = {"tt.join": self._join, "tt.split": self._split}.get(name)
+        special = {"tt.join": self._join, "tt.split": self._split, PAIR: self._pair}.get(name)
         if special is not None:
             return special(op, value, point)
         if name == "ub.poison":
@@ -195,6 +200,47 @@ class Nest:
 
     def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
         return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
+
+    def _pair(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        e, [source], axis = self.ctx.e, op.operands, op.attrs["axis"]
+        along = point[axis]
+        first = _plus(self.ctx, along.at, along.at)
+
+        def at(k: Index) -> Point:
+            return (*point[:axis], k, *point[axis + 1 :])
+
+        if along.lane:
+            numbers = self._with_twice_the_lanes().at(source, at(Index(first, True)))
+            return vector(pairs.split_words(e, to_vector(e, numbers, 2 * self.lanes)))
+        places = [at(Index(first)), at(Index(_plus(self.ctx, first, i64(1))))]
+        rounds = self._rounded_to_nearest(source)
+        low, high = (self.at(rounds or source, place) for place in places)
+        if low.uniform and high.uniform:
+            low, high = (self.at(source, place) for place in places)
+            return Lane(pairs.join_words(e, low.x, high.x))
+        join = pairs.round_to_words if rounds else pairs.join_words
+        return vector(join(e, *(to_vector(e, x, self.lanes) for x in (low, high))))
+
+    def _with_twice_the_lanes(self) -> Nest:
+        if self._twice is None:
+            self._twice = Nest(self.ctx, 2 * self.lanes, self.assumptions)
+            self._twice._ahead = self._ahead
+        return self._twice
+
+    def _rounded_to_nearest(self, value: ir.Value) -> ir.Value | None:
+        """The f32 tensor that `value` rounds to bf16, if it does and is in no buffer."""
+        op = value.owner
+        if op is None or self.ctx.get(value) is not None or self.lanes < 4:
+            return None
+        rounds = op.name in ("arith.truncf", "tt.fp_to_fp") and op.operands[0].type.elem == "f32"
+        nearest = (op.attrs.get("rounding") or "rtne") == "rtne"
+        return op.operands[0] if rounds and nearest else None
+
+
+def _plus(ctx: Context, x: ll.Value, y: ll.Value) -> ll.Value:
+    if isinstance(x, ll.Constant) and isinstance(y, ll.Constant):
+        return i64(x.constant + y.constant)
+    return ctx.b.add(x, y, flags=("nuw", "nsw"))
 
 
 def constant_value(op: ir.Op) -> ll.Constant:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from llvmlite import ir as ll
 
 from .. import ir
-from . import memory, nests, prefetch
+from . import memory, nests, pairs, prefetch
 from .context import Buffer, Context, Index, Point
 from .convert import narrow, widen
 from .evaluate import Nest
@@ -97,8 +97,11 @@ class ScalarsInMemory:
         form: Form,
         transposed: bool,
         ahead: int | ll.Value | None,
+        align: int,
     ) -> None:
         self.ctx, self.kind, self.form, self.ahead = ctx, kind, form, ahead
+        #: Words of two numbers begin wherever a number does.
+        self.align = align
         self.row_dim = kind.rank - (1 if transposed else 2)
         self.k_bytes = kind.shape[kind.rank - (2 if transposed else 1)] * memory_bytes(kind.elem)
 
@@ -131,7 +134,7 @@ class ScalarsInMemory:
     def element(self, of: ll.Value, k: ll.Value) -> ll.Value:
         b, kind = self.ctx.b, scalar_type(self.kind.elem)
         place = b.gep(of, [k], inbounds=True, source_etype=kind)
-        return b.load(place, typ=kind, align=memory_bytes(self.kind.elem))
+        return b.load(place, typ=kind, align=self.align)
 
 
 class MicroKernel:
@@ -148,6 +151,8 @@ class MicroKernel:
     ) -> None:
         self.ctx, self.op, self.transposed = ctx, op, transposed
         self.packed, self.scalars, self.target = packed, scalars, target
+        #: Whether the operands are words of two bf16 each.
+        self.paired = "paired" in op.attrs
         self.elem = compute_elem(op.operands[0].type.elem)
         self.acc_elem = compute_elem(op.result.type.elem)
         m, n = op.result.type.shape[-2:]
@@ -273,7 +278,9 @@ class MicroKernel:
             scalar = e.splat(self._to_acc(self.scalars.element(of, k)), tile.lanes)
             for v in range(tile.vectors):
                 total = totals[r * tile.vectors + v]
-                if self.acc_elem[0] == "i":
+                if self.paired:
+                    result.append(pairs.multiply_add(e, scalar, vectors[v], total))
+                elif self.acc_elem[0] == "i":
                     result.append(b.add(total, b.mul(scalar, vectors[v])))
                 else:
                     result.append(e.intrinsic("fma", self.kind, [scalar, vectors[v], total]))
@@ -283,7 +290,7 @@ class MicroKernel:
         """f64 accumulation of f32 operands and the like: only when the accumulator is wider than
         the operands.
         """
-        if self.elem == self.acc_elem:
+        if self.paired or self.elem == self.acc_elem:
             return x
         lanes = x.type.count if isinstance(x.type, ll.VectorType) else 1
         wide = vector_of(scalar_type(self.acc_elem), lanes)

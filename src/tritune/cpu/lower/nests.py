@@ -12,7 +12,7 @@ from .. import ir
 from . import memory, schedule
 from .context import Buffer, Context, Index, Point
 from .evaluate import Assumptions, Nest
-from .lanes import Lane
+from .lanes import Lane, to_vector, vector
 from .llvm import i64
 from .schedule import Plan
 from .tiles import Tiles
@@ -97,8 +97,12 @@ def materialise(
         extra = [schedule.Access(list(into.strides), 2.0)]
     lane_dim = wanted if into is None else None
     bits = value.type.bits if value.type.is_float else 32
+    if lane_dim is not None:
+        prepare(ctx, root, [value])
+        lane_dim = schedule.read_along(ctx, value, lane_dim, ctx.lanes(bits))
     plan = plan_nest(ctx, root, [value], shape, lane_dim, extra, bits, stored=value)
-    buffer = into or ctx.new_buffer(value.type.elem, shape, plan.lane_dim)
+    along = plan.lane_dim if into is not None or wanted is None else wanted
+    buffer = into or ctx.new_buffer(value.type.elem, shape, along)
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
@@ -109,12 +113,45 @@ def materialise(
             memory.store_buffer(ctx, buffer, point, nest.at(value, point), plan.lanes)
             store_taps(nest, plan, point)
 
-        over_points(ctx, plan, nest, body)
+        if along == plan.lane_dim:
+            over_points(ctx, plan, nest, body)
+        else:
+            _transpose(ctx, plan, nest, value, buffer, along)
 
     schedule.versioned(ctx, plan.nodes, [], emit)
     keep_taps(ctx, plan)
     ctx.set(value, buffer)
     return buffer
+
+
+def _transpose(
+    ctx: Context, plan: Plan, nest: Nest, value: ir.Value, buffer: Buffer, along: int
+) -> None:
+    """Fill a buffer that is contiguous along another dimension than what it is made of: a square
+    of vectors at a time is read one way, turned around in registers and written the other way.
+    """
+    lanes, others = (
+        plan.lanes,
+        [d for d in range(len(plan.shape)) if d not in (along, plan.lane_dim)],
+    )
+    order = [*others, along, plan.lane_dim]
+    ranges = [(plan.shape[d], 1 if d in others else lanes, f"d{d}") for d in order]
+    with ctx.e.loops(*ranges) as indices:
+        nest.fresh()
+        corner = dict(zip(order, indices, strict=True))
+
+        def moved(dim: int, by: int) -> dict[int, ll.Value]:
+            return {**corner, dim: ctx.b.add(corner[dim], i64(by), flags=("nuw", "nsw"))}
+
+        read = []
+        for number in range(lanes):
+            point = plan.point(moved(along, number))
+            read.append(to_vector(ctx.e, nest.at(value, point), lanes))
+            store_taps(nest, plan, point)
+        for number, turned in enumerate(ctx.e.in_turn(read)):
+            at = moved(plan.lane_dim, number)
+            place = tuple(Index(at[d], d == along) for d in range(len(plan.shape)))
+            memory.store_buffer(ctx, buffer, place, vector(turned), lanes)
 
 
 def _contiguous_along(buffer: Buffer, dim: int) -> bool:

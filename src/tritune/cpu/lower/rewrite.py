@@ -5,12 +5,20 @@ work on.
 from __future__ import annotations
 
 from .. import ir
+from . import pairs
 from .microkernel import compute_elem
+from .thin import MOST_ROWS
 from .usage import walk
 
 
-def rewrite(function: ir.Function, fuse: bool) -> None:
-    widen_dot_operands(function)
+def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
+    """`fuse`: multiply and add in one step; `paired`: multiply bf16 two at a time."""
+    for op in list(walk(function.body)):
+        if op.name == "tt.dot":
+            if paired and _pairing_pays(op):
+                pair_dot_operands(function, op)
+            else:
+                widen_dot_operands(function, op)
     split_inductions(function.body, function)
     if fuse:
         for op in walk(function.body):
@@ -18,27 +26,47 @@ def rewrite(function: ir.Function, fuse: bool) -> None:
                 op.attrs["contract"] = True
 
 
-def widen_dot_operands(function: ir.Function) -> None:
-    """Convert narrow operands of products where they are defined, so that what a loop does not
+def widen_dot_operands(function: ir.Function, dot: ir.Op) -> None:
+    """Convert narrow operands of a product where they are defined, so that what a loop does not
     change is converted once before the loop.
     """
-    for region in _regions(function.body):
-        for block in region.blocks:
-            for op in list(block.ops):
-                if op.name == "tt.dot":
-                    op.operands[:2] = [_widened(function, o, op.loc) for o in op.operands[:2]]
+    for number, value in enumerate(dot.operands[:2]):
+        target = compute_elem(value.type.elem)
+        if target != value.type.elem:
+            name = "arith.extsi" if target == "i32" else "tt.fp_to_fp"
+            kind = ir.Type(target, value.type.shape)
+            dot.operands[number] = _made_of(function, value, name, kind, dot.loc)
 
 
-def _widened(function: ir.Function, value: ir.Value, loc: ir.Loc) -> ir.Value:
-    target = compute_elem(value.type.elem)
-    if target == value.type.elem:
-        return value
+def _pairing_pays(dot: ir.Op) -> bool:
+    """Whether a product should be one of words. Thin ones stream their operand as f32."""
+    a, b = dot.operands[:2]
+    m, n = dot.result.type.shape[-2:]
+    narrow = a.type.elem == b.type.elem == "bf16" and dot.result.type.elem == "f32"
+    return narrow and a.type.shape[-1] % 2 == 0 and min(m, n) >= MOST_ROWS
+
+
+def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
+    """Make words of a product's operands, where they are defined as well."""
+    for number, value in enumerate(dot.operands[:2]):
+        shape = list(value.type.shape)
+        axis = len(shape) - (2 if number else 1)
+        shape[axis] //= 2
+        kind = ir.Type("i32", tuple(shape))
+        dot.operands[number] = _made_of(function, value, pairs.PAIR, kind, dot.loc, axis=axis)
+    dot.attrs["paired"] = True
+
+
+def _made_of(
+    function: ir.Function, value: ir.Value, name: str, kind: ir.Type, loc: ir.Loc, **attrs: object
+) -> ir.Value:
+    """What an operation makes of a value, right after the value's definition; only once."""
     block, position = _definition(function, value)
-    name = "arith.extsi" if target == "i32" else "tt.fp_to_fp"
     for known in block.ops[position:]:
-        if known.name == name and known.operands == [value] and known.result.type.elem == target:
+        alike = known.name == name and known.operands == [value] and known.attrs == attrs
+        if alike and known.result.type == kind:
             return known.result
-    op = _make(name, [value], ir.Type(target, value.type.shape), loc)
+    op = _make(name, [value], kind, loc, **attrs)
     block.ops.insert(position, op)
     return op.result
 

@@ -24,6 +24,7 @@ from llvmlite import ir as ll
 from .. import ir
 from .context import Buffer, Context, Index, Point
 from .evaluate import SHAPE_OPS, Assumptions
+from .pairs import PAIR
 from .tiles import Tiles
 from .usage import ANYHOW, RUNTIME, Step, is_eager
 
@@ -59,7 +60,7 @@ def weight(ctx: Context, value: ir.Value) -> int:
 
 def changes_point(op: ir.Op) -> bool:
     """Whether the operation evaluates its operands at another point than its own."""
-    return op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split")
+    return op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split", PAIR)
 
 
 def _reached(
@@ -243,18 +244,30 @@ def _move_dims(op: ir.Op, dims: tuple[int, ...]) -> tuple[int, ...]:
 
 def best_lane_dim(ctx: Context, shape: tuple[int, ...], found: list[Access]) -> int:
     """The dimension along which vectors are cheapest; the last of equals."""
-    full = ctx.lanes()
+    return max(range(len(shape)), key=lambda dim: (_lane_score(ctx, shape, found, dim), dim))
 
-    def score(dim: int) -> float:
-        total = -2.0 * math.log2(max(1.0, full / shape[dim]))
-        for access in found:
-            step = access.steps[dim]
-            total += access.weight * (
-                2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1
-            )
-        return total
 
-    return max(range(len(shape)), key=lambda dim: (score(dim), dim))
+def _lane_score(ctx: Context, shape: tuple[int, ...], found: list[Access], dim: int) -> float:
+    total = -2.0 * math.log2(max(1.0, ctx.lanes() / shape[dim]))
+    for access in found:
+        step = access.steps[dim]
+        total += access.weight * (
+            2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1
+        )
+    return total
+
+
+def read_along(ctx: Context, value: ir.Value, wanted: int, lanes: int) -> int:
+    """Along which dimension a tensor is read that shall be contiguous along the `wanted` one: that
+    one, or another, if whole blocks of vectors are then transposed in registers.
+    """
+    shape = value.type.shape
+    found = accesses(ctx, [value], len(shape))
+    best = best_lane_dim(ctx, shape, found)
+    gain = _lane_score(ctx, shape, found, best) - _lane_score(ctx, shape, found, wanted)
+    whole = lanes > 1 and shape[best] % lanes == 0 and shape[wanted] % lanes == 0
+    # A block is written out for each of its vectors, so what is done to them should be little.
+    return best if whole and gain > 1 and cost(ctx, value) <= COSTLY else wanted
 
 
 @dataclass

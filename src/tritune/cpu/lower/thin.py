@@ -177,7 +177,8 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
 
 def _paired(ctx: Context, thin: Thin) -> bool:
     """Whether its products are of bf16, and can be added up two at a time."""
-    if not pairs.available(ctx) or thin.before or ctx.get(thin.many) is not None:
+    able = pairs.can_multiply(ctx.kernel.cpu) and ctx.lanes32 >= 16
+    if not able or thin.before or ctx.get(thin.many) is not None:
         return False
     along = thin.depth if thin.inner else thin.many_count
     narrow = all(pairs.narrow(value) is not None for value in (thin.few, thin.many))
@@ -258,7 +259,7 @@ class _Block:
 
     def _added(self, x: ll.Value, y: ll.Value, total: ll.Value) -> ll.Value:
         if self.paired:
-            return pairs.add_products(self.ctx.e, x, y, total)
+            return pairs.multiply_add(self.ctx.e, x, y, total)
         return self.ctx.e.intrinsic("fma", total.type, [x, y, total])
 
     def c_at(self, point: Point, lanes: int) -> ll.Value:
