@@ -30,8 +30,9 @@ from .usage import is_eager
 
 #: What memory is brought into the caches in.
 _LINE_BYTES = 64
-#: How far ahead of the reading it is asked for, in vectors: longer ones come by faster.
-_VECTORS_AHEAD = 256
+#: How far ahead of the reading it is asked for: so many elements, twice as many of those that are
+#: multiplied two at a time, but no less than so many bytes.
+_ELEMENTS_AHEAD, _BYTES_AHEAD = 2048, 4096
 
 
 #: Conversions that deal out elements of a type, and how many together. Signed bytes are not among
@@ -99,8 +100,9 @@ class Stream:
             if together == 1 and apart != 0:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
-                bytes_ahead = _VECTORS_AHEAD * self.ctx.lanes() * memory_bytes("f32")
-                blocks = max(1, bytes_ahead // (rows * shape[1 - self.row_dim] * size))
+                at_a_time = max(1, self.lanes // self.ctx.lanes())
+                further = max(_BYTES_AHEAD, _ELEMENTS_AHEAD * at_a_time * size)
+                blocks = max(1, further // (rows * shape[1 - self.row_dim] * size))
                 ahead = min(rows * blocks, shape[self.row_dim])
                 self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
 
