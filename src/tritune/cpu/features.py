@@ -24,6 +24,11 @@ class Cpu:
         """Whether `feature` is listed; what LLVM's name for the CPU implies is not looked up."""
         return f"+{feature}" in self.features.split(",")
 
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Whether an instruction adds up products of bf16, two in each lane of a vector."""
+        return self.has("avx512bf16") and self.has("avx512vl")
+
 
 # Name -> (instruction set, LLVM's name, widest vector, features a host must have to run the code).
 # LLVM knows what each level implies; only the host's own feature list is ever spelled out.

@@ -259,8 +259,10 @@ def _default_cpu(problem: LinearProblem) -> Config:
     if problem.inner_contiguous:
         in_pairs = problem.dtype == "bfloat16" and problem.rows == 16
         if problem.rows <= 16 and not in_pairs:
-            # Fewer columns at a time where there are few, so that all cores have some.
-            return cpu_config("dot", (problem.rows, 32 if problem.n >= 4096 else 16, 256))
+            # Fewer columns at a time where there are few, so that all cores have some. One row
+            # takes sixteen at once: more are more streams than a CPU follows.
+            many = problem.n >= 4096 and problem.rows > 1
+            return cpu_config("dot", (problem.rows, 32 if many else 16, 256))
         # All rows at once, so that every tile of the weight is turned around in registers but once.
         # It stays in the first-level cache meanwhile.
         deep = problem.dtype != "float32" and problem.rows > 64

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 
+from tritune.cpu import features
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
@@ -131,7 +132,9 @@ def _run(
     question = (plain.KERNEL, problem, x.device)
     config = config_for(*question)
     steps = Steps(question, config)
-    rows = _converted(rows, config, steps)
+    # What is multiplied as it is would only be read in twice the bytes.
+    if not (problem.inner_contiguous and _multiplied_as_is(rows, config)):
+        rows = _converted(rows, config, steps)
     even = k % (config["BLOCK_K"] * config["SPLIT_K"]) == 0
 
     def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
@@ -207,6 +210,14 @@ def _run_quantized(
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """x as a matrix; a copy only where its strides do not fold."""
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def _multiplied_as_is(rows: torch.Tensor, config: Mapping[str, Any]) -> bool:
+    """Whether a CPU has an instruction for products of such numbers."""
+    family, arch = device_target(rows.device)
+    if family != "cpu" or rows.dtype != torch.bfloat16 or config["METHOD"] != "dot":
+        return False
+    return features.resolve(str(arch)).multiplies_bf16
 
 
 def _converted(rows: torch.Tensor, config: Mapping[str, Any], steps: Steps) -> torch.Tensor:

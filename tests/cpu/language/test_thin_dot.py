@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from tests.cpu.values import dtype_of, normal
+from tritune.cpu.features import host
 from tritune.testing import launch
 
 
@@ -111,6 +112,19 @@ def test_rows_that_lie_across_k(few, dtype, count):
         rows = slice(first, min(first + 32, count))
         exact = exact * 0.5 + x[:, rows].double() @ w[rows].double()
     assert_near(out, exact, 64)
+
+
+@pytest.mark.parametrize(("along", "many"), [("k", 64), ("many", 128)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_bf16_come_in_pairs_where_a_cpu_adds_them_up_so(dtype, along, many):
+    x, w, out = torch.zeros(4, 64), torch.zeros(many, 128), torch.zeros(4, many)
+    x, w = x.to(dtype_of(dtype)), w.to(dtype_of(dtype))
+    if along == "k":
+        compiled = rows_kernel[(1,)](x, w, out, many, 1, FEW=4, MANY=many, K=64, FEW_FIRST=True)
+    else:
+        compiled = columns_kernel[(1,)](x, w, out, 64, 1.0, 1, FEW=4, MANY=many, K=64)
+    paired = dtype == "bfloat16" and host().multiplies_bf16
+    assert ("dpbf16ps" in compiled.asm["asm"]) == paired
 
 
 @pytest.mark.parametrize("vector_bits", [128, 512])

@@ -30,8 +30,9 @@ from .usage import is_eager
 
 #: What memory is brought into the caches in.
 _LINE_BYTES = 64
-#: How far ahead of the reading it is asked for.
-_BYTES_AHEAD = 4096
+#: How far ahead of the reading it is asked for: so many elements, twice as many of those that are
+#: multiplied two at a time, but no less than so many bytes.
+_ELEMENTS_AHEAD, _BYTES_AHEAD = 2048, 4096
 
 
 #: Conversions that deal out elements of a type, and how many together. Signed bytes are not among
@@ -99,7 +100,9 @@ class Stream:
             if together == 1 and apart != 0:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
-                blocks = max(1, _BYTES_AHEAD // (rows * shape[1 - self.row_dim] * size))
+                at_a_time = max(1, self.lanes // self.ctx.lanes())
+                further = max(_BYTES_AHEAD, _ELEMENTS_AHEAD * at_a_time * size)
+                blocks = max(1, further // (rows * shape[1 - self.row_dim] * size))
                 ahead = min(rows * blocks, shape[self.row_dim])
                 self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
 
@@ -119,6 +122,12 @@ class Stream:
                 stack.append((op.operands[0], (*moves, op)))
             elif op.name not in SHAPE_OPS:
                 stack.extend((operand, moves) for operand in op.operands)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of what the tile is loaded from; the widest, if that is several things."""
+        kinds = [pointer.type.pointee for pointer, _ in self._pointers()]
+        return max([memory_bytes(kind.elem) for kind in kinds if kind is not None], default=4)
 
     def ask_first(self) -> None:
         """Ask for the first rows of a stream that comes next, as far as nobody has done so."""

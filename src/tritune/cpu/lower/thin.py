@@ -21,20 +21,26 @@ from dataclasses import dataclass, replace
 from llvmlite import ir as ll
 
 from .. import ir
-from . import memory, nests, schedule
+from . import memory, nests, pairs, schedule
 from .context import Buffer, Context, Index, Point
 from .evaluate import Assumptions, Nest
 from .horizontal import sum_lanes
 from .lanes import Lane, to_vector, vector
-from .llvm import FLOAT, constant, i64, vector_of
+from .llvm import FLOAT, I32, constant, i64, memory_bytes, vector_of
 from .stream import Dealing, Stream
 
 #: The most rows that are few.
 MOST_ROWS = 16
-#: Steps of k between two looks at the result.
+#: Steps of k between two looks at the result, all of them without a loop.
 _OUTER_STEPS = 8
+#: Where vectors are long and few blocks make a row of the result: as many steps as read so many
+#: bytes, or as many as above, in a loop of so many at a time.
+_OUTER_BYTES, _OUTER_UNROLL = 4096, 4
 #: Vectors along k in one trip of the loop over k.
 _INNER_UNROLL = 4
+#: Of the few, so many are multiplied with a streamed vector at once where vectors are long: a
+#: square block loads least, and such vectors are loaded no faster than they are multiplied.
+_INNER_ROWS = 4
 #: Products that a lane adds up one after the other; longer sums are sums of such sums.
 _LONGEST_SUM = 64
 
@@ -135,14 +141,21 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     op = thin.op
     if not all(_readable(ctx, part, op) for part in thin.parts):
         return False
-    fastest = thin.few_k_dim if thin.inner else None
-    few = [nests.materialise(ctx, part.few, op, fastest=fastest) for part in thin.parts]
+    paired = _paired(ctx, thin)
+    if paired:
+        few = [_packed(ctx, thin)]
+    else:
+        fastest = thin.few_k_dim if thin.inner else None
+        few = [nests.materialise(ctx, part.few, op, fastest=fastest) for part in thin.parts]
     values = [part.many for part in thin.parts if ctx.get(part.many) is None]
     nests.prepare(ctx, op, [*values, thin.c])
     read = [held.memory for held in few]
     read += [memory for part in thin.parts for memory in schedule.memories_read(ctx, part.many)]
     target = nests.product_target(ctx, op, thin.c, thin.many_dim, read)
-    kernel = Inner(ctx, thin, few, target) if thin.inner else Outer(ctx, thin, few[0], target)
+    if thin.inner:
+        kernel: _Block = Inner(ctx, thin, few, target, paired)
+    else:
+        kernel = Outer(ctx, thin, few[0], target, paired)
     kernel.begin()
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
@@ -162,6 +175,25 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     return True
 
 
+def _paired(ctx: Context, thin: Thin) -> bool:
+    """Whether its products are of bf16, and can be added up two at a time."""
+    able = pairs.can_multiply(ctx.kernel.cpu) and ctx.lanes32 >= 16
+    if not able or thin.before or ctx.get(thin.many) is not None:
+        return False
+    along = thin.depth if thin.inner else thin.many_count
+    narrow = all(pairs.narrow(value) is not None for value in (thin.few, thin.many))
+    return narrow and along >= 2 * ctx.lanes() and thin.depth > 1
+
+
+def _packed(ctx: Context, thin: Thin) -> Buffer:
+    """The few as bf16, pairs of them along k."""
+    held, narrow = ctx.get(thin.few), pairs.narrow(thin.few)
+    if isinstance(held, Buffer):
+        return pairs.packed(ctx, held, thin.few_k_dim)
+    assert narrow is not None
+    return nests.materialise(ctx, narrow, thin.op, fastest=thin.few_k_dim)
+
+
 def _readable(ctx: Context, thin: Thin, root: ir.Op) -> bool:
     """Whether the many can be read where they lie."""
     held = ctx.get(thin.many)
@@ -175,17 +207,33 @@ class _Block:
 
     #: Vectors of a streamed row that are asked for at once.
     unit: int
+    #: Lanes of a sum.
+    lanes: int
 
-    def __init__(self, ctx: Context, thin: Thin, target: Buffer) -> None:
-        self.ctx, self.thin, self.target = ctx, thin, target
+    @property
+    def width(self) -> int:
+        """Elements in a vector of the stream."""
+        return 2 * self.lanes if self.paired else self.lanes
+
+    def __init__(self, ctx: Context, thin: Thin, target: Buffer, paired: bool) -> None:
+        self.ctx, self.thin, self.target, self.paired = ctx, thin, target, paired
+        self.long_vectors = ctx.lanes32 >= 16
         many_registers = ctx.kernel.cpu.vector_bits >= 512 or "aarch64" in ctx.kernel.cpu.triple
         #: Accumulators that fit the registers beside what is loaded, a power of two.
         self.budget = 16 if many_registers else 8
 
     def dealing_of(self, thin: Thin, scaled: bool) -> Dealing | None:
         """How a stream deals out its elements, if whole units of them can be."""
+        if self.paired:
+            return None
         dealing = Dealing.of(self.ctx, thin.many, thin.many_lane_dim, scaled)
         return dealing if dealing is not None and self.unit % dealing.count == 0 else None
+
+    def stream_of(self, thin: Thin, dealing: Dealing | None, assumptions: Assumptions) -> Stream:
+        tile = pairs.narrow(thin.many) if self.paired else thin.many
+        assert tile is not None
+        lanes = self.width if dealing is None else self.lanes
+        return Stream(self.ctx, tile, 1 - thin.many_lane_dim, lanes, dealing, assumptions)
 
     def begin(self) -> None:
         """Write what comes before the product."""
@@ -206,11 +254,13 @@ class _Block:
         self, weights: list[ll.Value], streamed: list[ll.Value], sums: list[ll.Value]
     ) -> list[ll.Value]:
         """Every weight times everything streamed, added to the sums in that order."""
-        pairs = [(x, y) for x in weights for y in streamed]
-        return [
-            self.ctx.e.intrinsic("fma", total.type, [x, y, total])
-            for (x, y), total in zip(pairs, sums, strict=True)
-        ]
+        factors = [(x, y) for x in weights for y in streamed]
+        return [self._added(x, y, total) for (x, y), total in zip(factors, sums, strict=True)]
+
+    def _added(self, x: ll.Value, y: ll.Value, total: ll.Value) -> ll.Value:
+        if self.paired:
+            return pairs.multiply_add(self.ctx.e, x, y, total)
+        return self.ctx.e.intrinsic("fma", total.type, [x, y, total])
 
     def c_at(self, point: Point, lanes: int) -> ll.Value:
         return to_vector(self.ctx.e, Nest(self.ctx, lanes).at(self.thin.c, point), lanes)
@@ -232,12 +282,14 @@ class Inner(_Block):
 
     ROWS_AT_ONCE = 1
 
-    def __init__(self, ctx: Context, thin: Thin, few: list[Buffer], target: Buffer) -> None:
-        super().__init__(ctx, thin, target)
+    def __init__(
+        self, ctx: Context, thin: Thin, few: list[Buffer], target: Buffer, paired: bool
+    ) -> None:
+        super().__init__(ctx, thin, target, paired)
         self.lanes = min(ctx.lanes(), thin.depth)
-        self.rows = min(thin.few_count, self.budget)
+        self.rows = min(thin.few_count, _INNER_ROWS if self.long_vectors else self.budget)
         self.columns = min(thin.many_count, self.budget // self.rows)
-        self.unit = min(_INNER_UNROLL, thin.depth // self.lanes)
+        self.unit = min(_INNER_UNROLL * self.lanes, thin.depth) // self.width
         self.parts = [
             _Part(part, self.dealing_of(part, scaled=True), held)
             for part, held in zip(thin.parts, few, strict=True)
@@ -276,13 +328,7 @@ class Inner(_Block):
 
     def run(self, assumptions: Assumptions) -> None:
         thin = self.thin
-        streams = [
-            Stream(
-                self.ctx, part.thin.many, 1 - thin.many_lane_dim, self.lanes, part.dealing,
-                assumptions,
-            )
-            for part in self.parts
-        ]  # fmt: skip
+        streams = [self.stream_of(part.thin, part.dealing, assumptions) for part in self.parts]
         for number, stream in enumerate(streams):
             stream.keep_ahead(self.columns, streams[:number])
         loops = (thin.many_count, self.columns, "many"), (thin.few_count, self.rows, "few")
@@ -290,22 +336,22 @@ class Inner(_Block):
             self._block(streams, many, row)
 
     def _block(self, streams: list[Stream], many: ll.Value, row: ll.Value) -> None:
-        ctx, thin, lanes, unit = self.ctx, self.thin, self.lanes, self.unit
+        ctx, thin, width, unit = self.ctx, self.thin, self.width, self.unit
         b = ctx.b
         at_few, at_many = self.several(row, self.rows), self.several(many, self.columns)
-        trips = thin.depth // (unit * lanes)
+        trips = thin.depth // (unit * width)
         passes = thin.few_count // self.rows
         before = b.mul(b.udiv(row, i64(self.rows)), i64(trips))
 
-        start = [constant(vector_of(FLOAT, lanes), 0.0)] * (self.rows * self.columns)
+        start = [constant(vector_of(FLOAT, self.lanes), 0.0)] * (self.rows * self.columns)
 
         def trip(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
             sums = list(before_it)
-            part = b.add(before, b.udiv(k, i64(unit * lanes)))
+            part = b.add(before, b.udiv(k, i64(unit * width)))
             for stream in streams:
                 stream.fresh()
                 stream.ask_ahead(many, self.columns, part, trips * passes)
-            along = [Index(self.moved(k, n * lanes), lanes > 1) for n in range(unit)]
+            along = [Index(self.moved(k, n * width), width > 1) for n in range(unit)]
             if self.rows == 1:
                 # What the stream is multiplied with fits the registers, for all parts at once.
                 weights = [self._weight(p.few, at_few[0], at) for p in self.parts for at in along]
@@ -321,17 +367,17 @@ class Inner(_Block):
             return sums
 
         totals: list[ll.Value] = []
-        longest = _LONGEST_SUM * lanes // len(streams)
+        longest = _LONGEST_SUM * self.lanes // len(streams)
         for first in range(0, thin.depth, longest):
             end = min(first + longest, thin.depth)
-            sums = ctx.e.fold(range(first, end, unit * lanes), start, trip, straight=2)
+            sums = ctx.e.fold(range(first, end, unit * width), start, trip, straight=2)
             pairs = zip(totals, sums, strict=True) if totals else ()
             totals = [b.fadd(x, y) for x, y in pairs] or sums
         self._store(totals, row, many)
 
     def _weight(self, few: Buffer, row: ll.Value, k: Index) -> ll.Value:
         point = self.thin.few_point(Index(row), k)
-        return memory.load_buffer(self.ctx, few, point, self.lanes).x
+        return memory.load_buffer(self.ctx, few, point, self.width).x
 
     def _store(self, totals: list[ll.Value], row: ll.Value, many: ll.Value) -> None:
         """Add up the lanes of a block's sums, add C, and store: a row's columns at a time."""
@@ -353,13 +399,19 @@ class Outer(_Block):
 
     ROWS_AT_ONCE = _OUTER_STEPS
 
-    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer) -> None:
-        super().__init__(ctx, thin, target)
+    def __init__(self, ctx: Context, thin: Thin, few: Buffer, target: Buffer, paired: bool) -> None:
+        super().__init__(ctx, thin, target, paired)
         self.few = few
         self.lanes = min(ctx.lanes(), thin.many_count)
         self.rows = min(thin.few_count, self.budget // 2)
         self.unit = min(self.budget // self.rows, thin.many_count // self.lanes)
-        self.steps = min(_OUTER_STEPS, thin.depth)
+        self.steps = self.at_once = min(_OUTER_STEPS, thin.depth)
+        if self.long_vectors:
+            # In a loop over k, the weights are not the same for all blocks of a row, and so are not
+            # kept for all of them in registers that are not there.
+            size = self.stream_of(thin, None, Assumptions()).element_bytes
+            self.steps = min(max(_OUTER_BYTES // (thin.many_count * size), self.steps), thin.depth)
+            self.at_once = min(_OUTER_UNROLL, self.steps)
         self.dealing = self.dealing_of(thin, scaled=False)
         #: The sums, in the order in which the stream deals out its elements.
         self.sums = target
@@ -397,9 +449,7 @@ class Outer(_Block):
 
     def run(self, assumptions: Assumptions) -> None:
         thin = self.thin
-        stream = Stream(
-            self.ctx, thin.many, 1 - thin.many_lane_dim, self.lanes, self.dealing, assumptions
-        )
+        stream = self.stream_of(thin, self.dealing, assumptions)
         stream.keep_ahead(self.steps)
         inside = (
             (thin.many_count, self.unit * self.lanes, "many"),
@@ -409,27 +459,61 @@ class Outer(_Block):
             self._block(stream, k, many, row)
 
     def _block(self, stream: Stream, k: ll.Value, many: ll.Value, row: ll.Value) -> None:
-        ctx, thin, lanes = self.ctx, self.thin, self.lanes
-        stream.fresh()
-        self._ask_ahead(stream, k, many, row)
+        ctx, thin, lanes, b = self.ctx, self.thin, self.lanes, self.ctx.b
         at_few = self.several(row, self.rows)
+        trips = self.steps // self.at_once
+        before = b.mul(self._number(many, row), i64(trips))
+
+        def trip(further: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
+            sums = list(before_it)
+            stream.fresh()
+            part = b.add(before, b.udiv(further, i64(self.at_once)))
+            stream.ask_ahead(k, self.steps, part, self._blocks * trips)
+            steps = self.several(b.add(k, further, flags=("nuw", "nsw")), self.at_once)
+            apart = 2 if self.paired else 1
+            for step in steps[::apart]:
+                weights = [ctx.e.splat(self._weight(f, step), lanes) for f in at_few]
+                sums = self.add_products(weights, self._streamed(stream, step, many), sums)
+            return sums
+
         zero = constant(vector_of(FLOAT, lanes), 0.0)
-        sums = [zero] * (self.rows * self.unit)
-        for step in self.several(k, self.steps):
-            points = [thin.few_point(Index(f), Index(step)) for f in at_few]
-            scalars = [memory.load_buffer(ctx, self.few, point, 1).x for point in points]
-            weights = [ctx.e.splat(x, lanes) for x in scalars]
-            sums = self.add_products(weights, stream.vectors(step, many, self.unit), sums)
+        start = [zero] * (self.rows * self.unit)
+        sums = ctx.e.fold(range(0, self.steps, self.at_once), start, trip)
+        if self.paired:
+            both = zip(sums[::2], sums[1::2], strict=True)
+            sums = [each for x, y in both for each in pairs.in_order(ctx.e, x, y)]
         along = [Index(self.moved(many, v * lanes), lanes > 1) for v in range(self.unit)]
         places = [thin.result_point(Index(f), n) for f in at_few for n in along]
         for place, total in zip(places, sums, strict=True):
-            before = to_vector(ctx.e, memory.load_buffer(ctx, self.sums, place, lanes), lanes)
-            total = ctx.b.fadd(before, total)
-            held = vector(total) if lanes > 1 else Lane(total)
-            memory.store_buffer(ctx, self.sums, place, held, lanes)
+            held = to_vector(ctx.e, memory.load_buffer(ctx, self.sums, place, lanes), lanes)
+            total = b.fadd(held, total)
+            after = vector(total) if lanes > 1 else Lane(total)
+            memory.store_buffer(ctx, self.sums, place, after, lanes)
 
-    def _ask_ahead(self, stream: Stream, k: ll.Value, many: ll.Value, row: ll.Value) -> None:
-        b, width = self.ctx.b, self.unit * self.lanes
-        passes = self.thin.few_count // self.rows
-        part = b.add(b.mul(b.udiv(many, i64(width)), i64(passes)), b.udiv(row, i64(self.rows)))
-        stream.ask_ahead(k, self.steps, part, self.thin.many_count // width * passes)
+    def _weight(self, row: ll.Value, step: ll.Value) -> ll.Value:
+        """What a step is multiplied with; of paired products, two of them in 32 bits."""
+        point = self.thin.few_point(Index(row), Index(step))
+        if not self.paired:
+            return memory.load_buffer(self.ctx, self.few, point, 1).x
+        place, _ = memory.buffer_place(self.ctx, self.few, point)
+        return self.ctx.b.load(place, typ=I32, align=memory_bytes("bf16"))
+
+    def _streamed(self, stream: Stream, step: ll.Value, many: ll.Value) -> list[ll.Value]:
+        """The vectors of a step; of paired products, of two steps together."""
+        if not self.paired:
+            return stream.vectors(step, many, self.unit)
+        rows = [stream.vectors(at, many, self.unit // 2) for at in self.several(step, 2)]
+        both = zip(*rows, strict=True)
+        return [each for x, y in both for each in pairs.interleaved(self.ctx.e, x, y)]
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of the result."""
+        width = self.unit * self.lanes
+        return self.thin.many_count // width * (self.thin.few_count // self.rows)
+
+    def _number(self, many: ll.Value, row: ll.Value) -> ll.Value:
+        """Which of them it is."""
+        b, passes = self.ctx.b, self.thin.few_count // self.rows
+        blocks = b.mul(b.udiv(many, i64(self.unit * self.lanes)), i64(passes))
+        return b.add(blocks, b.udiv(row, i64(self.rows)))
