@@ -257,8 +257,7 @@ def gpu_options(family: str) -> dict[str, int]:
 
 def _default_cpu(problem: LinearProblem) -> Config:
     if problem.inner_contiguous:
-        in_pairs = problem.dtype == "bfloat16" and problem.rows == 16
-        if problem.rows <= 16 and not in_pairs:
+        if problem.rows <= 16:
             # Fewer columns at a time where there are few, so that all cores have some. One row
             # takes sixteen at once: more are more streams than a CPU follows.
             many = problem.n >= 4096 and problem.rows > 1

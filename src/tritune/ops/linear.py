@@ -24,8 +24,8 @@ from tritune.ops.quantize import QuantizedWeight
 from tritune.ops.repeats import Repeats
 from tritune.ops.shapes import described, given
 
-#: With so many rows and more, a CPU may multiply in another type than fp32.
-_LEAST_MANY_ROWS = 16
+#: So many rows are few on a CPU, which multiplies most types in fp32.
+_MOST_FEW_ROWS = 16
 _calls, _calls_quantized = Repeats(), Repeats()
 
 
@@ -198,7 +198,7 @@ def _run_quantized(
             ACTIVATION=activation,
             BITS=bits,
             GROUP=group,
-            ZERO_LAST=x.dtype.itemsize < 4 and rows.shape[0] <= _LEAST_MANY_ROWS,
+            ZERO_LAST=x.dtype.itemsize < 4 and rows.shape[0] <= _MOST_FEW_ROWS,
             **config,
         )
 
@@ -222,10 +222,10 @@ def _multiplied_as_is(rows: torch.Tensor, config: Mapping[str, Any]) -> bool:
 
 def _converted(rows: torch.Tensor, config: Mapping[str, Any], steps: Steps) -> torch.Tensor:
     """x as the kernel is given it. What multiplies in fp32 would convert x anew for every column of
-    the result: for few rows it is cheaper to do so once before. CPUs do that with less than 16.
+    the result: for few rows it is cheaper to do so once before.
     """
     if config["METHOD"] == "dot":
-        few = config["BLOCK_M"] < _LEAST_MANY_ROWS
+        few = rows.shape[0] <= _MOST_FEW_ROWS
         if not few or device_target(rows.device)[0] != "cpu":
             return rows
     return steps.converted(rows, torch.float32)

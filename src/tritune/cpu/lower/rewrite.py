@@ -43,7 +43,7 @@ def _pairing_pays(dot: ir.Op) -> bool:
     a, b = dot.operands[:2]
     m, n = dot.result.type.shape[-2:]
     narrow = a.type.elem == b.type.elem == "bf16" and dot.result.type.elem == "f32"
-    return narrow and a.type.shape[-1] % 2 == 0 and min(m, n) >= MOST_ROWS
+    return narrow and a.type.shape[-1] % 2 == 0 and min(m, n) > MOST_ROWS
 
 
 def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
