@@ -214,7 +214,9 @@ def _packed(ctx: Context, thin: Thin, root: ir.Op) -> Buffer:
     if isinstance(held, Buffer):
         return pairs.packed(ctx, held, thin.few_k_dim)
     assert narrow is not None
-    return nests.materialise(ctx, narrow, root, fastest=thin.few_k_dim)
+    copied = narrow.owner is not None and narrow.owner.name == "tt.load"
+    lanes = 2 * ctx.lanes() if copied else None
+    return nests.materialise(ctx, narrow, root, fastest=thin.few_k_dim, most_lanes=lanes)
 
 
 def _readable(ctx: Context, thin: Thin, root: ir.Op) -> bool:
