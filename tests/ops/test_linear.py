@@ -430,3 +430,16 @@ def test_sums_that_are_small_beside_what_they_are_made_of(dtype, bits, zero_poin
     weight = 1 + normal(64, 256, seed=1).abs() / 100
     weight[:, ::2] *= -1
     check(x, quantize_weight(weight.to(dtype), bits, 128, zero_points=zero_points))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_weights_and_x_in_any_strides(bits, rows):
+    weight = quantize_weight(weights(40, 256, BF16), bits, 64)
+    x = normal(rows, 256, dtype=BF16)
+    expected = check(x, weight)
+    for laid_out in (x.repeat_interleave(2, dim=-1)[..., ::2], x.mT.contiguous().mT):
+        assert torch.equal(linear(laid_out, weight), expected)
+    far = surrounded(weight.packed, 77)
+    scales = weight.scales.mT.contiguous().mT
+    assert torch.equal(linear(x, QuantizedWeight(far, scales, None, bits, 64)), expected)
