@@ -401,3 +401,45 @@ def test_zero_points_cost_fp32_no_accuracy(bits):
     usual = x @ packed.dequantize().T
     ours = linear(x, packed)
     assert (ours - exact).abs().max() <= 2 * (usual - exact).abs().max()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_codes_at_the_ends_of_their_range(dtype, bits, zero_points, rows):
+    n, groups, group = 36, 3, 32
+    ends = [0, 1, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1]
+    codes = torch.tensor(ends, dtype=torch.uint8).repeat(n * groups * group)
+    codes = codes[: n * groups * group].reshape(n, groups * group)
+    signed = bits == 8 and not zero_points
+    packed = quantized.pack(codes.view(torch.int8) if signed else codes, bits, group)
+    scales = (0.01 + 0.01 * normal(n, groups, seed=3).abs()).to(dtype)
+    zeros = torch.tensor([0, 2**bits - 1, 1], dtype=torch.uint8).expand(n, groups)
+    given = zeros.contiguous() if zero_points else None
+    weight = QuantizedWeight(packed, scales, given, bits, group)
+    check(normal(rows, groups * group, dtype=dtype), weight)
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_sums_that_are_small_beside_what_they_are_made_of(dtype, bits, zero_points):
+    """x is far from zero, and weights cancel each other."""
+    x = (100 + normal(2, 256)).to(dtype)
+    weight = 1 + normal(64, 256, seed=1).abs() / 100
+    weight[:, ::2] *= -1
+    check(x, quantize_weight(weight.to(dtype), bits, 128, zero_points=zero_points))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_weights_and_x_in_any_strides(bits, rows):
+    weight = quantize_weight(weights(40, 256, BF16), bits, 64)
+    x = normal(rows, 256, dtype=BF16)
+    expected = check(x, weight)
+    for laid_out in (x.repeat_interleave(2, dim=-1)[..., ::2], x.mT.contiguous().mT):
+        assert torch.equal(linear(laid_out, weight), expected)
+    far = surrounded(weight.packed, 77)
+    scales = weight.scales.mT.contiguous().mT
+    assert torch.equal(linear(x, QuantizedWeight(far, scales, None, bits, 64)), expected)

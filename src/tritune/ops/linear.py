@@ -181,7 +181,8 @@ def _run_quantized(
     question = (quantized.KERNEL, problem, x.device)
     config = config_for(*question)
     steps = Steps(question, config)
-    rows = _converted(rows, config, steps)
+    if not _multiplied_as_is(rows, config):
+        rows = _converted(rows, config, steps)
 
     def launch(grid: tuple[int, int], bias: torch.Tensor | None, out: torch.Tensor) -> None:
         strides = (

@@ -9,6 +9,7 @@
 | `nests.py`, `reduce.py`, `effects.py` | the loop nests themselves |
 | `dot.py`, `microkernel.py`, `pairs.py`, `prefetch.py` | products of tiles |
 | `thin.py`, `stream.py` | products with few rows, whose large operand is read where it lies |
+| `codes.py` | bytes as bf16, for such products |
 | `horizontal.py` | sums and other reductions across lanes |
 | `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
 | `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |

@@ -46,10 +46,13 @@ def load(
         args = [e.address(address.x), ll.Constant(I32, size), active, passthrough]
         read = e.intrinsic("masked.load", wide, args, [wide, args[0].type])
         return vector(_from_memory(ctx, read, elem))
-    addresses, active = _lane_addresses(ctx, address, mask, lanes)
-    scalars = [
-        b.load(e.address(e.extract(addresses, i)), typ=kind, align=size) for i in range(lanes)
-    ]
+    active = None
+    if mask is None and isinstance(address.step, ll.Value):
+        places = _places(ctx, address.x, address.step, lanes)
+    else:
+        addresses, active = _lane_addresses(ctx, address, mask, lanes)
+        places = [e.extract(addresses, i) for i in range(lanes)]
+    scalars = [b.load(e.address(place), typ=kind, align=size) for place in places]
     read = _from_memory(ctx, e.join_lanes(scalars), elem)
     if active is not None:
         read = b.select(active, read, fallback)
@@ -156,6 +159,16 @@ def _align(kind: ll.Type) -> int:
     return {ll.HalfType(): 2, ll.FloatType(): 4, ll.DoubleType(): 8}.get(
         element
     ) or element.width // 8
+
+
+def _places(ctx: Context, first: ll.Value, step: ll.Value, lanes: int) -> list[ll.Value]:
+    """Addresses a step apart, each made of the one before: from a vector of them, each would have
+    to be moved to where addresses are taken from.
+    """
+    places = [first]
+    while len(places) < lanes:
+        places.append(ctx.b.add(places[-1], step))
+    return places
 
 
 def _lane_addresses(

@@ -40,13 +40,14 @@ def plan_nest(
     elem_bits: int = 32,
     stored: ir.Value | None = None,
     taps: list[ir.Value] | None = None,
+    most_lanes: int | None = None,
 ) -> Plan:
     """Prepare a nest over `shape` that evaluates `values` for `root`, and keeps `taps`."""
     prepare(ctx, root, values)
     if lane_dim is None:
         found = schedule.accesses(ctx, values, len(shape)) + (extra or [])
         lane_dim = schedule.best_lane_dim(ctx, shape, found)
-    lanes = min(ctx.lanes(elem_bits), shape[lane_dim])
+    lanes = min(most_lanes or ctx.lanes(elem_bits), shape[lane_dim])
     plan = Plan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
     if taps is None:
         taps = schedule.choose_taps(ctx, root, values, shape, stored)
@@ -84,8 +85,11 @@ def materialise(
     into: Buffer | None = None,
     fastest: int | None = None,
     prefetched: bool = False,
+    most_lanes: int | None = None,
 ) -> Buffer:
-    """Compute a lazy tensor into a buffer, and read it from there from now on."""
+    """Compute a lazy tensor into a buffer, and read it from there from now on. `most_lanes` is how
+    it will be read: what was written in smaller pieces would be waited for.
+    """
     held = ctx.get(value)
     if (
         isinstance(held, Buffer)
@@ -103,7 +107,18 @@ def materialise(
     if lane_dim is not None:
         prepare(ctx, root, [value])
         lane_dim = schedule.read_along(ctx, value, lane_dim, ctx.lanes(bits))
-    plan = plan_nest(ctx, root, [value], shape, lane_dim, extra, bits, stored=value)
+    turned = wanted is not None and lane_dim != wanted
+    plan = plan_nest(
+        ctx,
+        root,
+        [value],
+        shape,
+        lane_dim,
+        extra,
+        bits,
+        stored=value,
+        most_lanes=None if turned else most_lanes,
+    )
     along = plan.lane_dim if into is not None or wanted is None else wanted
     buffer = into or ctx.new_buffer(value.type.elem, shape, along)
 

@@ -73,6 +73,14 @@ def multiply_add(e: Emitter, x: ll.Value, y: ll.Value, total: ll.Value) -> ll.Va
     return _call(e, "dpbf16ps", lanes, vector_of(FLOAT, lanes), [total, *factors])
 
 
+def at_once(e: Emitter, total: ll.Value) -> ll.Value:
+    """The same number, as an instruction that is none but might do anything: LLVM's scheduler moves
+    neither what leads to it behind it, nor what is loaded behind it before it.
+    """
+    kind = ll.FunctionType(total.type, [total.type])
+    return e.b.asm(kind, "", "=v,0", [total], side_effect=True)
+
+
 def narrow(value: ir.Value) -> ir.Value | None:
     """The bf16 that a tensor of f32 was made of, if that is all there is to it."""
     op = value.owner

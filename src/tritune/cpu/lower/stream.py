@@ -22,6 +22,7 @@ from llvmlite import ir as ll
 
 from .. import ir
 from . import elementwise, prefetch
+from .codes import Codes
 from .context import Context, Index, Point
 from .evaluate import SHAPE_OPS, Assumptions, Nest, move_point
 from .lanes import to_vector, vector
@@ -51,7 +52,7 @@ class Stream:
         tile: ir.Value,
         row_dim: int,
         lanes: int,
-        dealing: Dealing | None,
+        dealing: Dealing | Codes | None,
         assumptions: Assumptions,
     ) -> None:
         self.ctx, self.tile, self.row_dim, self.lanes = ctx, tile, row_dim, lanes

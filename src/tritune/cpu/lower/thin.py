@@ -22,11 +22,12 @@ from llvmlite import ir as ll
 
 from .. import ir
 from . import memory, nests, pairs, schedule
+from .codes import Codes
 from .context import Buffer, Context, Index, Point
-from .evaluate import Assumptions, Nest
+from .evaluate import Assumptions, Nest, float_bits
 from .horizontal import sum_lanes
 from .lanes import Lane, to_vector, vector
-from .llvm import FLOAT, I32, constant, i64, memory_bytes, vector_of
+from .llvm import FLOAT, I16, I32, constant, i64, memory_bytes, vector_of
 from .stream import Dealing, Stream
 
 #: The most rows that are few.
@@ -41,6 +42,8 @@ _INNER_UNROLL = 4
 #: Of the few, so many are multiplied with a streamed vector at once where vectors are long: a
 #: square block loads least, and such vectors are loaded no faster than they are multiplied.
 _INNER_ROWS = 4
+#: Bytes along k that are worth to be multiplied as bf16.
+_LEAST_CODES = 16
 #: Products that a lane adds up one after the other; longer sums are sums of such sums.
 _LONGEST_SUM = 64
 
@@ -141,9 +144,10 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     op = thin.op
     if not all(_readable(ctx, part, op) for part in thin.parts):
         return False
-    paired = _paired(ctx, thin)
+    codes = _codes(ctx, thin)
+    paired = bool(codes) or _paired(ctx, thin)
     if paired:
-        few = [_packed(ctx, thin)]
+        few = [_packed(ctx, part, op) for part in thin.parts]
     else:
         fastest = thin.few_k_dim if thin.inner else None
         few = [nests.materialise(ctx, part.few, op, fastest=fastest) for part in thin.parts]
@@ -153,7 +157,7 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     read += [memory for part in thin.parts for memory in schedule.memories_read(ctx, part.many)]
     target = nests.product_target(ctx, op, thin.c, thin.many_dim, read)
     if thin.inner:
-        kernel: _Block = Inner(ctx, thin, few, target, paired)
+        kernel: _Block = Inner(ctx, thin, few, target, paired, codes)
     else:
         kernel = Outer(ctx, thin, few[0], target, paired)
     kernel.begin()
@@ -177,21 +181,42 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
 
 def _paired(ctx: Context, thin: Thin) -> bool:
     """Whether its products are of bf16, and can be added up two at a time."""
-    able = pairs.can_multiply(ctx.kernel.cpu) and ctx.lanes32 >= 16
-    if not able or thin.before or ctx.get(thin.many) is not None:
+    if not _able(ctx) or thin.before or ctx.get(thin.many) is not None:
         return False
     along = thin.depth if thin.inner else thin.many_count
     narrow = all(pairs.narrow(value) is not None for value in (thin.few, thin.many))
     return narrow and along >= 2 * ctx.lanes() and thin.depth > 1
 
 
-def _packed(ctx: Context, thin: Thin) -> Buffer:
+def _able(ctx: Context) -> bool:
+    return pairs.can_multiply(ctx.kernel.cpu) and ctx.lanes32 >= 16
+
+
+def _codes(ctx: Context, thin: Thin) -> list[Codes]:
+    """What the many of all parts are made of, if that is bytes that can be multiplied as bf16."""
+    if not _able(ctx) or not thin.inner or thin.depth < _LEAST_CODES:
+        return []
+    found: list[Codes] = []
+    for part in thin.parts:
+        few, many = pairs.narrow(part.few), pairs.narrow(part.many)
+        if few is None or many is None or ctx.get(part.many) is not None:
+            return []
+        codes = Codes.of(ctx, many)
+        if codes is None:
+            return []
+        found.append(codes)
+    return found
+
+
+def _packed(ctx: Context, thin: Thin, root: ir.Op) -> Buffer:
     """The few as bf16, pairs of them along k."""
     held, narrow = ctx.get(thin.few), pairs.narrow(thin.few)
     if isinstance(held, Buffer):
         return pairs.packed(ctx, held, thin.few_k_dim)
     assert narrow is not None
-    return nests.materialise(ctx, narrow, thin.op, fastest=thin.few_k_dim)
+    copied = narrow.owner is not None and narrow.owner.name == "tt.load"
+    lanes = 2 * ctx.lanes() if copied else None
+    return nests.materialise(ctx, narrow, root, fastest=thin.few_k_dim, most_lanes=lanes)
 
 
 def _readable(ctx: Context, thin: Thin, root: ir.Op) -> bool:
@@ -229,11 +254,12 @@ class _Block:
         dealing = Dealing.of(self.ctx, thin.many, thin.many_lane_dim, scaled)
         return dealing if dealing is not None and self.unit % dealing.count == 0 else None
 
-    def stream_of(self, thin: Thin, dealing: Dealing | None, assumptions: Assumptions) -> Stream:
+    def stream_of(
+        self, thin: Thin, dealing: Dealing | Codes | None, assumptions: Assumptions
+    ) -> Stream:
         tile = pairs.narrow(thin.many) if self.paired else thin.many
         assert tile is not None
-        lanes = self.width if dealing is None else self.lanes
-        return Stream(self.ctx, tile, 1 - thin.many_lane_dim, lanes, dealing, assumptions)
+        return Stream(self.ctx, tile, 1 - thin.many_lane_dim, self.width, dealing, assumptions)
 
     def begin(self) -> None:
         """Write what comes before the product."""
@@ -272,7 +298,7 @@ class _Part:
 
     thin: Thin
     #: How its stream deals out its elements; None if they come in order.
-    dealing: Dealing | None
+    dealing: Dealing | Codes | None
     #: In the same order, once the block has begun.
     few: Buffer
 
@@ -283,16 +309,24 @@ class Inner(_Block):
     ROWS_AT_ONCE = 1
 
     def __init__(
-        self, ctx: Context, thin: Thin, few: list[Buffer], target: Buffer, paired: bool
+        self,
+        ctx: Context,
+        thin: Thin,
+        few: list[Buffer],
+        target: Buffer,
+        paired: bool,
+        codes: list[Codes],
     ) -> None:
         super().__init__(ctx, thin, target, paired)
-        self.lanes = min(ctx.lanes(), thin.depth)
+        #: What the sums begin with, in a row for each of the few; zero if that is None.
+        self.start: Buffer | None = None
+        self.lanes = min(ctx.lanes(), thin.depth // 4 if codes else thin.depth)
         self.rows = min(thin.few_count, _INNER_ROWS if self.long_vectors else self.budget)
         self.columns = min(thin.many_count, self.budget // self.rows)
         self.unit = min(_INNER_UNROLL * self.lanes, thin.depth) // self.width
         self.parts = [
-            _Part(part, self.dealing_of(part, scaled=True), held)
-            for part, held in zip(thin.parts, few, strict=True)
+            _Part(part, codes[number] if codes else self.dealing_of(part, scaled=True), held)
+            for number, (part, held) in enumerate(zip(thin.parts, few, strict=True))
         ]
         for part in self.parts:
             if part.dealing is not None:
@@ -304,27 +338,51 @@ class Inner(_Block):
             part if part.dealing is None else replace(part, few=self._dealt(part.few, part.dealing))
             for part in self.parts
         ]
+        self.start = self._less_surplus()
 
-    def _dealt(self, few: Buffer, dealing: Dealing) -> Buffer:
+    def _dealt(self, few: Buffer, dealing: Dealing | Codes) -> Buffer:
         """The few in the order in which the stream deals out its elements, and scaled as it asks
         for.
         """
-        ctx, thin, lanes = self.ctx, self.thin, self.lanes
-        count, kind = dealing.count, vector_of(FLOAT, lanes)
-        dealt = ctx.new_buffer("f32", few.shape, thin.few_k_dim)
-        loops = (thin.few_count, 1, "few"), (thin.depth, count * lanes, "k")
+        ctx, thin, width = self.ctx, self.thin, self.width
+        count = dealing.count
+        dealt = ctx.new_buffer(few.elem, few.shape, thin.few_k_dim)
+        loops = (thin.few_count, 1, "few"), (thin.depth, count * width, "k")
         with ctx.e.loops(*loops) as (row, k):
             places = [
-                thin.few_point(Index(row), Index(self.moved(k, n * lanes), True))
+                thin.few_point(Index(row), Index(self.moved(k, n * width), True))
                 for n in range(count)
             ]
-            vectors = [memory.load_buffer(ctx, few, place, lanes).x for place in places]
+            vectors = [memory.load_buffer(ctx, few, place, width).x for place in places]
             for place, part, scale in zip(
                 places, ctx.e.dealt(vectors), dealing.scales, strict=True
             ):
-                scaled = part if scale == 1 else ctx.b.fmul(part, constant(kind, scale))
-                memory.store_buffer(ctx, dealt, place, vector(scaled), lanes)
+                scaled = part if scale == 1 else ctx.b.fmul(part, constant(part.type, scale))
+                memory.store_buffer(ctx, dealt, place, vector(scaled), width)
         return dealt
+
+    def _less_surplus(self) -> Buffer | None:
+        """What is taken off the sums because numbers of the streams are too large, if they are."""
+        ctx, thin, lanes = self.ctx, self.thin, self.lanes
+        surpluses = [p.dealing.surplus for p in self.parts if isinstance(p.dealing, Codes)]
+        if not surpluses:
+            return None
+        start = ctx.new_buffer("f32", (thin.few_count, lanes))
+        kind = vector_of(I16, self.width)
+        factors = [constant(kind, float_bits(-surplus, "bf16")) for surplus in surpluses]
+        with ctx.e.loop(thin.few_count, 1, "few") as row:
+
+            def less(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
+                [total] = before_it
+                for part, factor in zip(self.parts, factors, strict=True):
+                    x = self._weight(part.few, row, Index(k, True))
+                    total = pairs.multiply_add(ctx.e, x, factor, total)
+                return [total]
+
+            zero = constant(vector_of(FLOAT, lanes), 0.0)
+            [total] = ctx.e.fold(range(0, thin.depth, self.width), [zero], less, straight=2)
+            memory.store_buffer(ctx, start, (Index(row), Index(i64(0), True)), vector(total), lanes)
+        return start
 
     def run(self, assumptions: Assumptions) -> None:
         thin = self.thin
@@ -343,7 +401,7 @@ class Inner(_Block):
         passes = thin.few_count // self.rows
         before = b.mul(b.udiv(row, i64(self.rows)), i64(trips))
 
-        start = [constant(vector_of(FLOAT, self.lanes), 0.0)] * (self.rows * self.columns)
+        zeros = [constant(vector_of(FLOAT, self.lanes), 0.0)] * (self.rows * self.columns)
 
         def trip(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
             sums = list(before_it)
@@ -352,6 +410,8 @@ class Inner(_Block):
                 stream.fresh()
                 stream.ask_ahead(many, self.columns, part, trips * passes)
             along = [Index(self.moved(k, n * width), width > 1) for n in range(unit)]
+            if self.start is not None:
+                return self._add_codes(streams, k, along, at_few, at_many, sums)
             if self.rows == 1:
                 # What the stream is multiplied with fits the registers, for all parts at once.
                 weights = [self._weight(p.few, at_few[0], at) for p in self.parts for at in along]
@@ -370,10 +430,49 @@ class Inner(_Block):
         longest = _LONGEST_SUM * self.lanes // len(streams)
         for first in range(0, thin.depth, longest):
             end = min(first + longest, thin.depth)
+            start = zeros if totals or self.start is None else self._starts(at_few)
             sums = ctx.e.fold(range(first, end, unit * width), start, trip, straight=2)
             pairs = zip(totals, sums, strict=True) if totals else ()
             totals = [b.fadd(x, y) for x, y in pairs] or sums
         self._store(totals, row, many)
+
+    def _starts(self, at_few: list[ll.Value]) -> list[ll.Value]:
+        """What the sums of a block begin with."""
+        assert self.start is not None
+        first = Index(i64(0), True)
+        loaded = [
+            memory.load_buffer(self.ctx, self.start, (Index(row), first), self.lanes).x
+            for row in at_few
+        ]
+        return [each for each in loaded for _ in range(self.columns)]
+
+    def _add_codes(
+        self,
+        streams: list[Stream],
+        k: ll.Value,
+        along: list[Index],
+        at_few: list[ll.Value],
+        at_many: list[ll.Value],
+        sums: list[ll.Value],
+    ) -> list[ll.Value]:
+        """A trip, column by column: LLVM would begin with all of them, and would not have the
+        registers to go on.
+        """
+        sums = list(sums)
+        weights = [
+            [[self._weight(part.few, row, at) for row in at_few] for at in along]
+            for part in self.parts
+        ]
+        for column, n in enumerate(at_many):
+            for stream, part, loaded in zip(streams, self.parts, weights, strict=True):
+                assert isinstance(part.dealing, Codes)
+                for number, v in enumerate(stream.vectors(n, k, self.unit)):
+                    for r, x in enumerate(loaded[part.dealing.place(number)]):
+                        place = r * self.columns + column
+                        sums[place] = self._added(x, v, sums[place])
+            for place in range(column, len(sums), self.columns):
+                sums[place] = pairs.at_once(self.ctx.e, sums[place])
+        return sums
 
     def _weight(self, few: Buffer, row: ll.Value, k: Index) -> ll.Value:
         point = self.thin.few_point(Index(row), k)
