@@ -1,14 +1,15 @@
 """Does the ranking model put the winners of real tunings among its best candidates?
 
 For each kind of code (target, dtype, head, causal) all tiles of attention's space (block sizes,
-warps, stages) are compiled and screened, with every register budget and the other parameters at
-their defaults; a tile is as good as its best budget. For each recorded problem, the tiles that are
-left are ranked by the model, and the recorded winner's place among them is what counts. A winner
-that the space does not have counts as missed.
+warps, stages) are compiled and screened, with as many registers as a thread can have and the other
+parameters at their defaults. (--budgets all: with every register budget; a tile is then as good as
+its best one.) For each recorded problem, the tiles that are left are ranked by the model, and the
+recorded winner's place among them is what counts. A winner that the space does not have counts as
+missed.
 
 Builds are kept in --store, so it can be stopped and started again; those that screening.py left
-there are used. The recorded kernels align
-causal masks at the first query and key, which matters where there are more of the one.
+there are used. The recorded kernels align causal masks at the first query and key, which matters
+where there are more of the one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benchmarks.screening import subject_for as kind_of_code
 
 from tritune.kernels.attention_prefill import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
-from tritune.screening.verdict import binary_facts
+from tritune.screening.verdict import BUDGET_OPTIONS, binary_facts, register_budget
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.limits import Limits, limits_of
@@ -45,7 +46,7 @@ BEST, GOOD = 0.20, 1 / 3
 Tile = tuple[int, ...]
 
 
-def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None) -> Subject:
+def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None = None) -> Subject:
     """All tiles for one kind of code, or those of some blocks, at the default's other values."""
     whole = kind_of_code(*kind)
     fixed: dict[str, Any] = {
@@ -54,6 +55,19 @@ def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None) -> Subject:
     if blocks:
         fixed |= {"BLOCK_M": blocks, "BLOCK_N": blocks}
     return replace(whole, space=ATTENTION.kernel.space.restricted(**fixed))
+
+
+def configs_of(subject: Subject, budgets: str) -> list[Config]:
+    """The tiles, each with its largest register budget or with all of them."""
+    limits = limits_of(subject.target)
+    largest: dict[frozenset[Any], Config] = {}
+    # Of equal budgets, the first is the compiler's own.
+    for config in (everything := list(subject.points.configs())):
+        tile = frozenset(item for item in config.values if item[0] not in BUDGET_OPTIONS)
+        best = largest.setdefault(tile, config)
+        if (register_budget(config, limits) or 0) > (register_budget(best, limits) or 0):
+            largest[tile] = config
+    return everything if budgets == "all" else list(largest.values())
 
 
 def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, int]:
@@ -109,6 +123,7 @@ def ranked_winners(
     store: Store,
     jobs: int,
     blocks: Sequence[int] | None = None,
+    budgets: str = "largest",
 ) -> dict[str, list[float | None]]:
     """For each GPU and kind of code, where its winners are: 0.1 is in the best tenth."""
     by_kind = defaultdict(list)
@@ -116,7 +131,8 @@ def ranked_winners(
         by_kind[winner.kind].append(winner)
     found: dict[str, list[float | None]] = {}
     for kind, mine in sorted(by_kind.items(), key=lambda item: str(item[0])):
-        screened = screen(subject_for(kind, blocks), store, jobs=jobs)
+        subject = subject_for(kind, blocks)
+        screened = screen(subject, store, jobs=jobs, only=configs_of(subject, budgets))
         places = [place_of(winner, screened) for winner in mine]
         label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
         found[label] = [None if place is None else place / count for place, count in places]
@@ -145,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
     parser.add_argument("--targets", nargs="+", help="only these")
     parser.add_argument("--blocks", type=int, nargs="+", help="only these block sizes, for a try")
+    parser.add_argument("--budgets", choices=["largest", "all"], default="largest")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default="screening.sqlite", help="where builds are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
@@ -159,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{'best third':>10} {'missing':>8}"
     )
     with Store(options.store) as store:
-        found = ranked_winners(recorded, store, options.jobs, options.blocks)
+        found = ranked_winners(recorded, store, options.jobs, options.blocks, options.budgets)
     every = [place for places in found.values() for place in places]
     print_row("all", every)
     if options.json:
