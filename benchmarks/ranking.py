@@ -5,7 +5,7 @@ warps, stages) are compiled and screened, with as many registers as a thread can
 parameters at their defaults. (--budgets all: with every register budget; a tile is then as good as
 its best one.) For each recorded problem, the tiles that are left are ranked by the model, and the
 recorded winner's place among them is what counts. A winner that the space does not have counts as
-missed.
+missed. --space N: an estimate, from the winner's place among N tiles that are drawn evenly.
 
 Builds are kept in --store, so it can be stopped and started again; those that screening.py left
 there are used. The recorded kernels align causal masks at the first query and key, which matters
@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.recorded_winners import TILE, RecordedWinner, winners
-from benchmarks.screening import ATTENTION
+from benchmarks.screening import ATTENTION, whole_or_count
 from benchmarks.screening import subject_for as kind_of_code
 
 from tritune.kernels.attention_prefill import AttentionProblem
@@ -70,7 +71,22 @@ def configs_of(subject: Subject, budgets: str) -> list[Config]:
     return everything if budgets == "all" else list(largest.values())
 
 
-def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, int]:
+def some_of(configs: Sequence[Config], count: int | None, seed: int = 0) -> list[Config]:
+    """All of them, or those of `count` tiles that are drawn evenly."""
+    tiles = sorted({_tile(config) for config in configs})
+    if count is not None and count < len(tiles):
+        tiles = random.Random(seed).sample(tiles, count)
+    chosen = set(tiles)
+    return [config for config in configs if _tile(config) in chosen]
+
+
+def _tile(config: Config) -> Tile:
+    return tuple(int(config[name]) for name in TILE)
+
+
+def place_of(
+    winner: RecordedWinner, screened: Screened, drawn: Collection[Tile]
+) -> tuple[int | None, int]:
     """The winner's place among the tiles that are left for its problem, and how many there are."""
     limits = limits_of(winner.target)
     problem = problem_of(winner)
@@ -80,10 +96,11 @@ def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, in
     for config, verdict in screened.verdicts.items():
         if verdict.reason not in (None, "duplicate") or not _fits(config, points):
             continue
-        tile = tuple(int(config[name]) for name in TILE)
+        tile = _tile(config)
         guess = _seconds(problem, config, screened.builds[config].facts, limits)
         seconds[tile] = min(guess, seconds.get(tile, guess))
-        if verdict.reason is None:
+        # Of the tiles that were not drawn, this winner's counts, but not the others'.
+        if verdict.reason is None and (tile in drawn or tile == winner.tile):
             left.add(tile)
     if winner.tile not in seconds:
         return None, len(left)
@@ -119,11 +136,7 @@ def _seconds(
 
 
 def ranked_winners(
-    recorded: Iterable[RecordedWinner],
-    store: Store,
-    jobs: int,
-    blocks: Sequence[int] | None = None,
-    budgets: str = "largest",
+    recorded: Iterable[RecordedWinner], store: Store, options: argparse.Namespace
 ) -> dict[str, list[float | None]]:
     """For each GPU and kind of code, where its winners are: 0.1 is in the best tenth."""
     by_kind = defaultdict(list)
@@ -131,9 +144,13 @@ def ranked_winners(
         by_kind[winner.kind].append(winner)
     found: dict[str, list[float | None]] = {}
     for kind, mine in sorted(by_kind.items(), key=lambda item: str(item[0])):
-        subject = subject_for(kind, blocks)
-        screened = screen(subject, store, jobs=jobs, only=configs_of(subject, budgets))
-        places = [place_of(winner, screened) for winner in mine]
+        subject = subject_for(kind, options.blocks)
+        configs = configs_of(subject, options.budgets)
+        some, tiles = some_of(configs, options.space), {winner.tile for winner in mine}
+        only = [*some, *(config for config in configs if _tile(config) in tiles)]
+        screened = screen(subject, store, jobs=options.jobs, only=list(dict.fromkeys(only)))
+        drawn = set(map(_tile, some))
+        places = [place_of(winner, screened, drawn) for winner in mine]
         label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
         found[label] = [None if place is None else place / count for place, count in places]
         print_row(label, found[label], sum(count for _, count in places) / len(places))
@@ -161,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
     parser.add_argument("--targets", nargs="+", help="only these")
     parser.add_argument("--blocks", type=int, nargs="+", help="only these block sizes, for a try")
+    parser.add_argument("--space", type=whole_or_count, metavar="full|N", help="how many tiles")
     parser.add_argument("--budgets", choices=["largest", "all"], default="largest")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default="screening.sqlite", help="where builds are kept")
@@ -176,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{'best third':>10} {'missing':>8}"
     )
     with Store(options.store) as store:
-        found = ranked_winners(recorded, store, options.jobs, options.blocks, options.budgets)
+        found = ranked_winners(recorded, store, options)
     every = [place for places in found.values() for place in places]
     print_row("all", every)
     if options.json:
