@@ -80,6 +80,11 @@ def test_nothing_is_compiled_twice(screened: Screened, store: Store, subject: Su
     assert again.left == screened.left
 
 
+def test_no_candidates_are_not_all_candidates(store: Store, subject: Subject) -> None:
+    nothing = screen(subject, store, only=[], jobs=1)
+    assert nothing.candidates == nothing.new_builds == 0
+
+
 def test_an_interrupted_screening_goes_on(tmp_path: Path, subject: Subject) -> None:
     configs = [DEFAULT, changed(num_warps=2), changed(num_warps=1)]
 

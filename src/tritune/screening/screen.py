@@ -107,8 +107,9 @@ def screen(
     where it was.
     """
     started = time.monotonic()
-    configs = only or candidates(subject.points, count, subject.default, seed)
-    run = _Screening(subject, store, configs, keep, watch)
+    if only is None:
+        only = candidates(subject.points, count, subject.default, seed)
+    run = _Screening(subject, store, only, keep, watch)
     arguments = {**subject.spec.arguments, "keep": None if keep is None else str(keep)}
     kernel, limits = subject.workload.kernel, run.limits
     with ScreeningCrew(arguments, jobs, timeout_seconds) as crew:
