@@ -1,11 +1,14 @@
 """Does the ranking model put the winners of real tunings among its best candidates?
 
 For each kind of code (target, dtype, head, causal) all tiles of attention's space (block sizes,
-warps, stages) are compiled and screened, with as many registers as a thread can have and the other
-parameters at their defaults. (--budgets all: with every register budget; a tile is then as good as
-its best one.) For each recorded problem, the tiles that are left are ranked by the model, and the
-recorded winner's place among them is what counts. A winner that the space does not have counts as
-missed. --space N: an estimate, from the winner's place among N tiles that are drawn evenly.
+warps, stages) are compiled and screened, with every register budget and the other parameters at
+their defaults; a tile is as good as its best budget. For each recorded problem, the tiles that are
+left are ranked by the model, and the recorded winner's place among them is what counts. A winner
+that the space does not have counts as missed.
+
+Two ways to less to compile: --space N estimates the places from N tiles that are drawn evenly.
+--budgets largest gives a thread as many registers as it can have, which is harsh on tiles that take
+a few more than would let a second block in.
 
 Builds are kept in --store, so it can be stopped and started again; those that screening.py left
 there are used. The recorded kernels align causal masks at the first query and key, which matters
@@ -179,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--targets", nargs="+", help="only these")
     parser.add_argument("--blocks", type=int, nargs="+", help="only these block sizes, for a try")
     parser.add_argument("--space", type=whole_or_count, metavar="full|N", help="how many tiles")
-    parser.add_argument("--budgets", choices=["largest", "all"], default="largest")
+    parser.add_argument("--budgets", choices=["largest", "all"], default="all")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default="screening.sqlite", help="where builds are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
