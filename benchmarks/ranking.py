@@ -6,9 +6,13 @@ their defaults; a tile is as good as its best budget. For each recorded problem,
 left are ranked by the model, and the recorded winner's place among them is what counts. A winner
 that the space does not have counts as missed.
 
+Two ways to less to compile: --space N estimates the places from N tiles that are drawn evenly.
+--budgets largest gives a thread as many registers as it can have, which is harsh on tiles that take
+a few more than would let a second block in.
+
 Builds are kept in --store, so it can be stopped and started again; those that screening.py left
-there are used. The recorded kernels align
-causal masks at the first query and key, which matters where there are more of the one.
+there are used. The recorded kernels align causal masks at the first query and key, which matters
+where there are more of the one.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +31,12 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.recorded_winners import TILE, RecordedWinner, winners
-from benchmarks.screening import ATTENTION
+from benchmarks.screening import ATTENTION, whole_or_count
 from benchmarks.screening import subject_for as kind_of_code
 
 from tritune.kernels.attention_prefill import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
-from tritune.screening.verdict import binary_facts
+from tritune.screening.verdict import BUDGET_OPTIONS, binary_facts, register_budget
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.limits import Limits, limits_of
@@ -45,7 +50,7 @@ BEST, GOOD = 0.20, 1 / 3
 Tile = tuple[int, ...]
 
 
-def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None) -> Subject:
+def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None = None) -> Subject:
     """All tiles for one kind of code, or those of some blocks, at the default's other values."""
     whole = kind_of_code(*kind)
     fixed: dict[str, Any] = {
@@ -56,7 +61,35 @@ def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None) -> Subject:
     return replace(whole, space=ATTENTION.kernel.space.restricted(**fixed))
 
 
-def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, int]:
+def configs_of(subject: Subject, budgets: str) -> list[Config]:
+    """The tiles, each with its largest register budget or with all of them."""
+    limits = limits_of(subject.target)
+    largest: dict[frozenset[Any], Config] = {}
+    # Of equal budgets, the first is the compiler's own.
+    for config in (everything := list(subject.points.configs())):
+        tile = frozenset(item for item in config.values if item[0] not in BUDGET_OPTIONS)
+        best = largest.setdefault(tile, config)
+        if (register_budget(config, limits) or 0) > (register_budget(best, limits) or 0):
+            largest[tile] = config
+    return everything if budgets == "all" else list(largest.values())
+
+
+def some_of(configs: Sequence[Config], count: int | None, seed: int = 0) -> list[Config]:
+    """All of them, or those of `count` tiles that are drawn evenly."""
+    tiles = sorted({_tile(config) for config in configs})
+    # Those of a smaller count are among those of a larger one, and need not be compiled again.
+    random.Random(seed).shuffle(tiles)
+    chosen = set(tiles[:count])
+    return [config for config in configs if _tile(config) in chosen]
+
+
+def _tile(config: Config) -> Tile:
+    return tuple(int(config[name]) for name in TILE)
+
+
+def place_of(
+    winner: RecordedWinner, screened: Screened, drawn: Collection[Tile]
+) -> tuple[int | None, int]:
     """The winner's place among the tiles that are left for its problem, and how many there are."""
     limits = limits_of(winner.target)
     problem = problem_of(winner)
@@ -66,10 +99,11 @@ def place_of(winner: RecordedWinner, screened: Screened) -> tuple[int | None, in
     for config, verdict in screened.verdicts.items():
         if verdict.reason not in (None, "duplicate") or not _fits(config, points):
             continue
-        tile = tuple(int(config[name]) for name in TILE)
+        tile = _tile(config)
         guess = _seconds(problem, config, screened.builds[config].facts, limits)
         seconds[tile] = min(guess, seconds.get(tile, guess))
-        if verdict.reason is None:
+        # Of the tiles that were not drawn, this winner's counts, but not the others'.
+        if verdict.reason is None and (tile in drawn or tile == winner.tile):
             left.add(tile)
     if winner.tile not in seconds:
         return None, len(left)
@@ -105,10 +139,7 @@ def _seconds(
 
 
 def ranked_winners(
-    recorded: Iterable[RecordedWinner],
-    store: Store,
-    jobs: int,
-    blocks: Sequence[int] | None = None,
+    recorded: Iterable[RecordedWinner], store: Store, options: argparse.Namespace
 ) -> dict[str, list[float | None]]:
     """For each GPU and kind of code, where its winners are: 0.1 is in the best tenth."""
     by_kind = defaultdict(list)
@@ -116,8 +147,13 @@ def ranked_winners(
         by_kind[winner.kind].append(winner)
     found: dict[str, list[float | None]] = {}
     for kind, mine in sorted(by_kind.items(), key=lambda item: str(item[0])):
-        screened = screen(subject_for(kind, blocks), store, jobs=jobs)
-        places = [place_of(winner, screened) for winner in mine]
+        subject = subject_for(kind, options.blocks)
+        configs = configs_of(subject, options.budgets)
+        some, tiles = some_of(configs, options.space), {winner.tile for winner in mine}
+        only = [*some, *(config for config in configs if _tile(config) in tiles)]
+        screened = screen(subject, store, jobs=options.jobs, only=list(dict.fromkeys(only)))
+        drawn = set(map(_tile, some))
+        places = [place_of(winner, screened, drawn) for winner in mine]
         label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
         found[label] = [None if place is None else place / count for place, count in places]
         print_row(label, found[label], sum(count for _, count in places) / len(places))
@@ -145,6 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
     parser.add_argument("--targets", nargs="+", help="only these")
     parser.add_argument("--blocks", type=int, nargs="+", help="only these block sizes, for a try")
+    parser.add_argument("--space", type=whole_or_count, metavar="full|N", help="how many tiles")
+    parser.add_argument("--budgets", choices=["largest", "all"], default="all")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", default="screening.sqlite", help="where builds are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
@@ -159,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{'best third':>10} {'missing':>8}"
     )
     with Store(options.store) as store:
-        found = ranked_winners(recorded, store, options.jobs, options.blocks)
+        found = ranked_winners(recorded, store, options)
     every = [place for places in found.values() for place in places]
     print_row("all", every)
     if options.json:

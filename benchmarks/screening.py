@@ -7,9 +7,10 @@ candidates by 16 and change a few index computations. Results are kept in --stor
 stopped and started again, or run for one target at a time.
 
 --winners: whether the best configs of real tunings survive screening, while a quarter of all
-candidates is dropped. Each distinct winner (target, dtype, head, causal, blocks, warps, stages) is
-screened with the register budgets that the space has for it; the part that is dropped is counted
-over --space candidates of each target.
+candidates is dropped. Each distinct winner (target, dtype, head, causal, and all parameters that
+the record and the space have in common) is screened as it was recorded, and where that is dropped,
+with the other register budgets that the space has for it; the part that is dropped is counted over
+--space candidates of each kind of code.
 
 --compare N: N candidates for the first target, compiled one by one with `triton.compile` in an
 empty cache, and screened from nothing with -j processes; in turns, by parts, in wall-clock time.
@@ -24,7 +25,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,46 +111,93 @@ def row_of(name: str, row: dict[str, Any]) -> str:
 def screen_winners(options: argparse.Namespace) -> dict[str, Any]:
     """How many of the recorded winners survive, and how many candidates do not."""
     recorded = winners(options.dejavu, options.aotriton)
-    distinct = {(winner.kind, winner.tile): winner for winner in recorded}
-    lost: list[str] = []
+    distinct = {(winner.kind, winner.values): winner for winner in recorded}
+    changed, lost = list[str](), list[str]()
     dropped: dict[str, float] = {}
+    screened = left = 0
     with Store(options.store) as store:
         for kind in sorted({w.kind for w in recorded}, key=str):
             subject = subject_for(*kind)
             mine = [winner for winner in distinct.values() if winner.kind == kind]
-            lost += lost_winners(subject, mine, store, options.jobs)
-            some = screen(subject, store, options.space, options.jobs)
+            some = candidates(subject.points, options.space, subject.default)
+            # Both at once, so that processes start once; what follows finds it in the store.
+            as_recorded = [config for config in map(subject_config(subject), mine) if config]
+            screen_only(subject, [*as_recorded, *some], store, options.jobs)
+            found = fates(subject, mine, store, options.jobs)
+            changed += found["changed"]
+            lost += found["lost"]
+            sample = screen_only(subject, some, store, options.jobs)
             label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
-            dropped[label] = 1 - len(some.left) / some.candidates
+            dropped[label] = 1 - len(sample.left) / sample.candidates
+            screened, left = screened + sample.candidates, left + len(sample.left)
             options.say(
-                f"{label:40} {len(mine):3} distinct winners, {dropped[label]:6.1%} of "
-                f"{some.candidates} candidates dropped"
+                f"{label:40} {len(mine):3} distinct winners, {len(found['lost'])} lost, "
+                f"{dropped[label]:6.1%} of {sample.candidates} candidates dropped"
             )
     survived = len(distinct) - len(lost)
+    for each in changed:
+        options.say(f"survives with another register budget: {each}")
     for each in lost:
         options.say(f"lost: {each}")
     options.say(
         f"{survived} of {len(distinct)} distinct winners of {len(recorded)} problems survive "
-        f"({survived / len(distinct):.1%}); dropped at least {min(dropped.values()):.1%}, "
-        f"on average {sum(dropped.values()) / len(dropped):.1%} of the candidates"
+        f"({survived / len(distinct):.1%}), {survived - len(changed)} of them as recorded; "
+        f"{1 - left / screened:.1%} of {screened} candidates are dropped"
     )
-    return {"winners": len(distinct), "survived": survived, "lost": lost, "dropped": dropped}
+    return {
+        "winners": len(distinct),
+        "survived": survived,
+        "as_recorded": survived - len(changed),
+        "changed": changed,
+        "lost": lost,
+        "dropped": dropped,
+        "dropped_of_all": 1 - left / screened,
+    }
 
 
-def lost_winners(
+def screen_only(subject: Subject, configs: Iterable[Config], store: Store, jobs: int) -> Screened:
+    return screen(subject, store, jobs=jobs, only=list(dict.fromkeys(configs)))
+
+
+def subject_config(subject: Subject) -> Callable[[RecordedWinner], Config | None]:
+    """What makes a winner a candidate, as it was recorded; None where the space has no such one."""
+    points, default = subject.points, subject.default.as_kwargs()
+
+    def config_of(winner: RecordedWinner) -> Config | None:
+        values = {**default, **dict(winner.values)}
+        config = Config.of(**{name: values[name] for name in points.parameters})
+        return config if config in points else None
+
+    return config_of
+
+
+def fates(
     subject: Subject, mine: Sequence[RecordedWinner], store: Store, jobs: int
-) -> list[str]:
-    """Those of which no candidate is left, nor the same as one that is."""
-    relatives = {winner: relatives_of(subject, winner) for winner in mine}
-    configs = list(dict.fromkeys(config for each in relatives.values() for config in each))
-    verdicts = screen(subject, store, jobs=jobs, only=configs).verdicts if configs else {}
-    lost = []
-    for winner, found in relatives.items():
-        reasons = {verdicts[config].reason for config in found}
-        if not reasons & {None, "duplicate"}:
-            why = ", ".join(sorted(map(str, reasons))) or "not in the space"
-            lost.append(f"{winner.kind[0]} {dict(winner.values)}: {why}")
-    return lost
+) -> dict[str, list[str]]:
+    """Winners that survive with another register budget only, and those that do not at all.
+
+    What is the same as a config that is left survives.
+    """
+    found: dict[str, list[str]] = {"changed": [], "lost": []}
+    reasons = _reasons(subject, list(map(subject_config(subject), mine)), store, jobs)
+    dropped = [winner for winner, why in zip(mine, reasons, strict=True) if why]
+    for winner in dropped:
+        relatives = relatives_of(subject, winner)
+        why = set(_reasons(subject, relatives, store, jobs)) if relatives else {"not in the space"}
+        fate = "changed" if None in why else "lost"
+        words = ", ".join(sorted(str(each) for each in why if each is not None))
+        found[fate].append(f"{winner.kind[0]} {winner.kind[1]} {dict(winner.values)}: {words}")
+    return found
+
+
+def _reasons(
+    subject: Subject, configs: Sequence[Config | None], store: Store, jobs: int
+) -> list[str | None]:
+    """Why each is dropped; None for what survives."""
+    known = [config for config in configs if config is not None]
+    verdicts = screen_only(subject, known, store, jobs).verdicts if known else {}
+    why = [verdicts[each].reason if each else "not in the space" for each in configs]
+    return [None if reason == "duplicate" else reason for reason in why]
 
 
 def relatives_of(subject: Subject, winner: RecordedWinner) -> list[Config]:

@@ -44,7 +44,9 @@ def test_a_winner_that_cannot_work_is_lost_and_one_that_can_is_not(tmp_path: Pat
 
     good, strange = winner(), winner(num_stages=9)
     with Store(tmp_path / "store.sqlite") as store:
-        [lost] = screening.lost_winners(subject, [good, strange], store, jobs=1)
+        found = screening.fates(subject, [good, strange], store, jobs=1)
+        [lost] = found["lost"]
         assert "not in the space" in lost and "'num_stages': 9" in lost
-        relatives = screening.relatives_of(subject, good)
-        assert screen(subject, store, only=relatives, jobs=1).new_builds == 0
+        assert not found["changed"]
+        [config] = map(screening.subject_config(subject), [good])
+        assert screen(subject, store, only=[config], jobs=1).new_builds == 0

@@ -136,8 +136,26 @@ def test_a_config_is_explained(tmp_path: Path) -> None:
         (["attention"], "--target"),
         (["attention", "--target", "cuda:80", "--dtype", "float16"], "--dtype is of a model's"),
         (["attention", "--target", "cuda:80", "--model", "gpt-1"], "gpt-1"),
+        (["rope", "--target", "cpu:pdp11"], "unknown CPU architecture 'pdp11'"),
+        (["rope", "--target", "cuda:80", "-o", "."], "is a folder, and a pack is a file"),
+        (["rope", "--target", "cuda:80", "-o", "/dev/null/a.pack"], "a.pack cannot be written"),
+        (["rope", "--target", "cuda:80", "--explain", "", "--json"], "--explain is for people"),
     ],
-    ids=["op", "arch", "family", "space", "jobs", "explain", "no-target", "dtype", "model"],
+    ids=[
+        "op",
+        "arch",
+        "family",
+        "space",
+        "jobs",
+        "explain",
+        "no-target",
+        "dtype",
+        "model",
+        "cpu",
+        "folder",
+        "unwritable",
+        "explain-json",
+    ],
 )
 def test_a_bad_argument_gets_one_line_and_status_2(
     arguments: list[str], says: str, tmp_path: Path

@@ -17,7 +17,10 @@ from tritune.kernels.attention_prefill import KERNEL, SPACE, AttentionProblem, d
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
 from tritune.policy import forced
+from tritune.screening.verdict import register_budget
 from tritune.space import Config
+from tritune.targets.limits import limits_of
+from tritune.targets.target import Target
 from tritune.testing import surrounded
 
 
@@ -183,6 +186,18 @@ def test_descriptors_are_used_where_the_hardware_has_them(arch: int, used: bool)
     points = SPACE.on("cuda", arch, PROBLEMS[0].fields())
     sample = points.sample(500, random.Random(0))
     assert any(config["USE_DESCRIPTORS"] for config in sample) == used
+
+
+@pytest.mark.parametrize("name", ["cuda:80", "hip:gfx942", "hip:gfx1100"])
+def test_a_tile_fits_into_the_registers_that_a_config_leaves_its_threads(name: str) -> None:
+    target = Target.parse(name)
+    limits = limits_of(target)
+    problem = AttentionProblem(1, 8, 1, 4096, 4096, 128, 128, "float16", causal=True)
+    points = SPACE.on(target.family, target.arch, problem.fields())
+    for config in points.sample(1000, random.Random(0)):
+        threads = config["num_warps"] * limits.warp_size
+        tile = config["BLOCK_M"] * (config["BLOCK_N"] + 128)
+        assert tile <= threads * register_budget(config, limits)
 
 
 @pytest.mark.parametrize("queries", [1, 64, 4096])

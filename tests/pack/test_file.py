@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pack.made import KERNELS, make_pack, rewritten, section
+from tests.pack.made import KERNELS, TARGET, make_pack, rewritten, section
 from tritune.pack import file
 from tritune.pack.entries import PackError
 from tritune.pack.file import Pack
@@ -158,3 +158,55 @@ def test_what_is_installed_lies_where_triton_looks(path: Path, tmp_path: Path) -
     assert group is not None
     assert Path(group[f"{kernel.name}.cubin"]).read_bytes() == kernel.kernel
     assert Path(group[f"{kernel.name}.json"]).read_text() == kernel.metadata_text()
+
+
+def sealed(path: Path, whole: bytes) -> None:
+    """Other bytes with a digest that is right."""
+    path.write_bytes(whole[: -file._COMMENT_BYTES])
+    with path.open("rb+") as opened:
+        digest = file._digest(opened, len(whole) - file._COMMENT_BYTES)
+        opened.write((file._COMMENT + digest).encode())
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(8, 99), (6, 1), (0, 0)], ids=["method", "encrypted", "no-header"]
+)
+def test_a_member_that_cannot_be_unpacked_is_refused(path: Path, offset: int, value: int) -> None:
+    whole = bytearray(path.read_bytes())
+    # The same field of the member's own header and of the archive's list of members.
+    for header, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2 if offset else 0)):
+        whole[whole.index(header) + offset + shift] = value
+    sealed(path, bytes(whole))
+    with pytest.raises(PackError, match="damaged, or no pack"):
+        Pack(path)
+
+
+def test_a_member_with_broken_compression_is_refused(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    start = whole.index(b"contents.json") + len(b"contents.json")
+    whole[start : start + 20] = b"\xff" * 20
+    sealed(path, bytes(whole))
+    with pytest.raises(PackError, match="damaged, or no pack"):
+        Pack(path)
+
+
+def test_contents_that_are_nested_without_end_are_refused(path: Path) -> None:
+    rewritten(path, lambda members: {**members, "contents.json": b"[" * 1_000_000})
+    with pytest.raises(PackError, match="damaged, or no pack"):
+        Pack(path)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [{}, {"rows": 16}, {"rows": "many", "columns": 512}, {"rows": 16, "harm": 1}],
+    ids=str,
+)
+def test_a_problem_that_the_op_does_not_have_is_refused(
+    tmp_path: Path, problem: dict[str, object]
+) -> None:
+    from tritune.errors import TrituneError
+    from tritune.workloads.packed import _problem
+
+    made = make_pack(tmp_path / "some.pack", section(problem=problem))
+    with Pack(made) as pack, pytest.raises(TrituneError):
+        _problem(pack.sections[0], TARGET, pack)

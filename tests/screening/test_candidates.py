@@ -56,10 +56,25 @@ def test_groups_share_the_kernels_constants_and_begin_with_the_most_registers(
     configs = candidates(points, 300, DEFAULT)
     found = groups(configs, ATTENTION.kernel, LIMITS)
     assert sorted(c.key for group in found for c in group) == sorted(c.key for c in configs)
-    options = ("num_warps", "num_stages", "maxnreg")
     for group in found:
-        assert len({without(config, *options) for config in group}) == 1
-        assert len(group) <= GROUP_SIZE + 2
+        assert len({(config["BLOCK_M"], config["BLOCK_N"]) for config in group}) == 1
+        assert len(group) <= 2 * GROUP_SIZE + 2
         for one, other in itertools.pairwise(group):
             if without(one, "maxnreg") == without(other, "maxnreg"):
                 assert register_budget(one, LIMITS) > register_budget(other, LIMITS)
+
+
+def test_configs_that_differ_in_flags_are_compiled_by_one_worker(points: Points) -> None:
+    configs = list({without(c, "PRE_LOAD_V"): c for c in candidates(points, 300, DEFAULT)}.values())
+    twins = [Config.of(**{**c.as_kwargs(), "PRE_LOAD_V": not c["PRE_LOAD_V"]}) for c in configs]
+    found = groups([*configs, *twins], ATTENTION.kernel, LIMITS)
+    place = {config: number for number, group in enumerate(found) for config in group}
+    assert all(place[config] == place[twin] for config, twin in zip(configs, twins, strict=True))
+
+
+def test_of_equal_budgets_the_compilers_own_comes_first() -> None:
+    default = ATTENTION.kernel.default(PROBLEM, "hip", "gfx942")
+    budgets = [Config.of(**{**default.as_kwargs(), "waves_per_eu": n}) for n in (3, 1, 0, 2)]
+    limits = limits_of(Target.parse("hip:gfx942"))
+    [group] = groups(budgets, ATTENTION.kernel, limits)
+    assert [config["waves_per_eu"] for config in group] == [0, 1, 2, 3]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tritune.errors import TrituneError
 from tritune.screening.screen import Screened, Watched, screen
 from tritune.screening.subject import Subject
 from tritune.space import Config
@@ -79,6 +80,11 @@ def test_nothing_is_compiled_twice(screened: Screened, store: Store, subject: Su
     assert again.left == screened.left
 
 
+def test_no_candidates_are_not_all_candidates(store: Store, subject: Subject) -> None:
+    nothing = screen(subject, store, only=[], jobs=1)
+    assert nothing.candidates == nothing.new_builds == 0
+
+
 def test_an_interrupted_screening_goes_on(tmp_path: Path, subject: Subject) -> None:
     configs = [DEFAULT, changed(num_warps=2), changed(num_warps=1)]
 
@@ -89,6 +95,14 @@ def test_an_interrupted_screening_goes_on(tmp_path: Path, subject: Subject) -> N
         with pytest.raises(KeyboardInterrupt):
             screen(subject, store, only=configs, jobs=1, watch=interrupt)
         assert screen(subject, store, only=configs, jobs=1).new_builds == len(configs) - 1
+
+
+def test_a_disk_that_fails_is_not_the_configs_fault(tmp_path: Path, subject: Subject) -> None:
+    (tmp_path / "file").write_text("where a folder should be")
+    with Store(tmp_path / "store.sqlite") as store:
+        with pytest.raises(TrituneError, match="screening had to stop"):
+            screen(subject, store, only=[DEFAULT], jobs=1, keep=tmp_path / "file" / "parts")
+        assert screen(subject, store, only=[DEFAULT], jobs=1).new_builds == 1
 
 
 def test_the_facts_are_kept_with_the_build(screened: Screened) -> None:

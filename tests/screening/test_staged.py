@@ -75,6 +75,51 @@ def test_a_binary_is_the_one_that_triton_compiles(name: str, fresh_triton_cache:
         assert run[staged.extension] == len(VARIANTS[name])
 
 
+def test_the_assembler_runs_once_for_the_same_code(fresh_triton_cache: str) -> None:
+    """Whether values are asked for early or late is decided again by Triton's pipelining."""
+    target = Target.parse("cuda:80")
+    compiler = StagedCompiler(target)
+    problem = ATTENTION.parse("queries=64 heads=2 group=1 head_size=64 dtype=float16 causal=true")
+    default = ATTENTION.kernel.default(problem, "cuda", 80).as_kwargs()
+    tile = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
+    for early in (False, True):
+        config = Config.of(**{**default, **tile, "PRE_LOAD_V": early})
+        with pretending(target):
+            [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(problem), config)
+        staged = compiler.compile(source)
+        whole = triton.compile(
+            source.ast, target=triton_target(target), options=vars(source.options)
+        )
+        assert code_digest(staged.kernel) == code_digest(whole.kernel)
+        assert staged.key == whole.hash
+        [path] = (Path(path) for path in whole.metadata_group.values() if path.endswith(".json"))
+        assert json.loads(staged.metadata_text()) == json.loads(path.read_text())
+    assert compiler.stages_run["ptx"] == 2
+    assert compiler.stages_run["cubin"] == 1
+
+
+@pytest.mark.parametrize("name", ["cuda:80", "hip:gfx942"])
+def test_what_failed_before_registers_mattered_fails_at_once_with_others(name: str) -> None:
+    class Enough(Exception):
+        pass
+
+    def inspect(stage: str, product: object, metadata: object) -> None:
+        if stage == "llir":
+            raise Enough
+
+    target = Target.parse(name)
+    compiler = StagedCompiler(target)
+    option = "maxnreg" if target.family == "cuda" else "waves_per_eu"
+    default = ATTENTION.kernel.default(PROBLEM, target.family, target.arch).as_kwargs()
+    for value in (128, 255) if option == "maxnreg" else (1, 2):
+        with pretending(target):
+            config = Config.of(**{**default, option: value})
+            [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), config)
+        with pytest.raises(Enough):
+            compiler.compile(source, inspect)
+    assert compiler.stages_run["llir"] == 1
+
+
 def test_what_was_compiled_is_not_compiled_again() -> None:
     target = Target.parse("cuda:80")
     compiler = StagedCompiler(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,8 @@ def command(
 
     if jobs is not None and jobs < 1:
         raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
+    if explain is not None and (output is not None or as_json):
+        raise typer.BadParameter("--explain is for people: it excludes --json and --output")
     count = _count(space)
     subjects = _subjects(op, problem or [], model, dtype, effort, _targets(target))
     with Store(store) as opened:
@@ -88,10 +91,10 @@ def _screen_all(
     quiet: bool,
 ) -> list[Screened]:  # fmt: skip
     from tritune.cli._compile_display import Display, packed, table
-    from tritune.screening.packing import pack_up, parts_folder
+    from tritune.screening.packing import make_parts_folder, pack_up
     from tritune.screening.screen import screen
 
-    keep = None if output is None else parts_folder(output)
+    keep = None if output is None else make_parts_folder(output)
     found = []
     with Display(len(subjects), quiet) as display:
         for subject in subjects:
@@ -139,14 +142,24 @@ def _targets(names: Sequence[str]) -> list[Target]:
     for name in names:
         if name == "all":
             found += known_targets()
-        elif name in ("cpu", "cpu:host"):
-            from tritune.cpu import features
-
-            found.append(Target("cpu", features.host().name))
         else:
-            found.append(Target.parse(name))
-            known_limits(found[-1])
+            parsed = Target.parse("cpu:host" if name == "cpu" else name)
+            known_limits(parsed)
+            found.append(_cpu(parsed) if parsed.family == "cpu" else parsed)
     return list(dict.fromkeys(found))
+
+
+def _cpu(target: Target) -> Target:
+    """The CPU by its own name, if it is one that can be compiled for."""
+    from tritune.cpu import features
+
+    if target.arch == "host":
+        return replace(target, arch=features.host().name)
+    try:
+        features.resolve(str(target.arch))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return target
 
 
 def _subjects(

@@ -319,10 +319,12 @@ SPACE = Space(
         # GPU want rows of their own.
         f"BLOCK_M <= max(16, (2 if family == 'cpu' else 4) * {_ROWS})",
         "BLOCK_N <= max(64, 2 * keys)",
-        # The accumulator and the scores live in registers, of which a program has 65536 at most.
+        # The accumulator and the scores live in the registers that a config leaves its threads. A
+        # block has 65536 on NVIDIA; a lane of CDNA has 512 for all waves, one of RDNA 256 for each.
         "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
         "num_warps * maxnreg <= 2048",
-        "family != 'hip' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 64 * 512",
+        "family != 'hip' or BLOCK_M * (BLOCK_N + value_size) <= num_warps"
+        " * (32 * 256 if arch in ('gfx1100', 'gfx1201') else 64 * 512 // max(waves_per_eu, 1))",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
         # Keys and values in flight live in shared memory.

@@ -12,6 +12,7 @@ import os
 import re
 import uuid
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +30,18 @@ MOST_FILE_BYTES = 8 << 30
 MOST_MEMBERS = 500_000
 MOST_MEMBER_BYTES = 64 << 20
 MOST_CONTENTS_BYTES = 1 << 30
+
+#: What unpacking and parsing raise for bytes that somebody made up. RuntimeError: members that are
+#: encrypted or packed by a method that nobody has, and JSON that is nested too deeply.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
+)
 
 #: The same contents shall give the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -73,7 +86,7 @@ class Pack:
             document = json.loads(self._read(CONTENTS, MOST_CONTENTS_BYTES))
             self.sections, self.entries = from_json(document)
             self._check_files()
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, ValueError) as error:
+        except _UNREADABLE as error:
             self._file.close()
             raise PackError(f"{path} is damaged, or no pack: {error}") from None
         except BaseException:

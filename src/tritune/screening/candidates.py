@@ -52,30 +52,47 @@ def groups(
     The groups themselves come in no order, so that the pace of some tells of the rest.
     """
     constants = {name for function in kernel.functions for name in function.arg_names}
-    by_constants: defaultdict[str, list[Config]] = defaultdict(list)
+
+    def sizes(config: Config) -> str:
+        """Constants of the code but for its flags, which often make no difference in the end."""
+        named = (item for item in sorted(config.values) if item[0] in constants)
+        return repr([item for item in named if not isinstance(item[1], bool)])
+
+    def order(config: Config) -> tuple[str, str, int, str]:
+        # Of equal budgets the one that asks for nothing is first: the texts of others can be made
+        # from its text, but not always the other way round.
+        asked = [config[name] for name in BUDGET_OPTIONS if name in config]
+        flags = [item for item in sorted(config.values) if isinstance(item[1], bool)]
+        budget = register_budget(config, limits) or 0
+        return _options(config), repr(flags), -budget, repr(asked)
+
+    by_sizes: defaultdict[str, list[Config]] = defaultdict(list)
     for config in configs:
-        key = [item for item in sorted(config.values) if item[0] in constants]
-        by_constants[repr(key)].append(config)
-
-    def order(config: Config) -> tuple[str, int, str]:
-        rest = [item for item in sorted(config.values) if item[0] not in BUDGET_OPTIONS]
-        return repr(rest), -(register_budget(config, limits) or 0), config.key
-
+        by_sizes[sizes(config)].append(config)
     found: list[list[Config]] = []
-    for members in by_constants.values():
+    for members in by_sizes.values():
         found += _chunks(sorted(members, key=order))
     random.Random(seed).shuffle(found)
     return found
 
 
+def _options(config: Config) -> str:
+    """What a config says beside its flags and how many registers a thread may have."""
+    named = (item for item in sorted(config.values) if item[0] not in BUDGET_OPTIONS)
+    return repr([item for item in named if not isinstance(item[1], bool)])
+
+
 def _chunks(ordered: Sequence[Config]) -> list[list[Config]]:
-    """Parts of about GROUP_SIZE; configs that share a text stay together."""
+    """Parts of about GROUP_SIZE; configs that may share a text stay together, up to twice that."""
     found: list[list[Config]] = [[]]
-    last: object = None
+    options: object = None
+    rest: object = None
     for config in ordered:
-        rest = frozenset(item for item in config.values if item[0] not in BUDGET_OPTIONS)
-        if len(found[-1]) >= GROUP_SIZE and rest != last:
+        mine = _options(config)
+        own = frozenset(item for item in config.values if item[0] not in BUDGET_OPTIONS)
+        size = len(found[-1])
+        if (size >= GROUP_SIZE and mine != options) or (size >= 2 * GROUP_SIZE and own != rest):
             found.append([])
         found[-1].append(config)
-        last = rest
+        options, rest = mine, own
     return found

@@ -10,7 +10,14 @@ from tritune.space import Config
 from tritune.targets.occupancy import occupancy
 from tritune.targets.ranking import explain
 
-_UNITS = {"shared_bytes": "bytes of shared memory", "spills": "bytes spilled per thread"}
+_UNITS = {
+    "code_bytes": "bytes of code",
+    "shared_bytes": "bytes of shared memory",
+    "num_warps": "warps per block",
+    "registers": "registers per thread",
+    "spills": "bytes spilled per thread",
+    "tensor_memory_columns": "columns of tensor memory",
+}
 
 
 def explanation(screened: Screened, config: Config) -> str:
@@ -24,7 +31,7 @@ def explanation(screened: Screened, config: Config) -> str:
         lines.append(f"dropped, {verdict.reason}: {verdict.message}")
     if build.binary:
         facts = build.facts
-        words = [f"{value} {_UNITS.get(name, name)}" for name, value in facts.items()]
+        words = [f"{facts[name]} {unit}" for name, unit in _UNITS.items() if facts.get(name)]
         lines.append(f"binary: {', '.join(words)}")
         if limits is not None:
             fit = occupancy(binary_facts(facts), facts["num_warps"], limits)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tritune.pack.contents import PackedBuild, Section, code_of, compiler_here
-from tritune.pack.entries import Entry, keep_entry, kept_entry
+from tritune.pack.entries import Entry, PackError, keep_entry, kept_entry
 from tritune.pack.file import write_pack
 from tritune.screening.screen import Screened
 from tritune.screening.sources import catching, pretending
@@ -19,6 +19,18 @@ from tritune.tuning.warm_up import warm_up
 def parts_folder(pack: Path) -> Path:
     """Where binaries lie until the pack is written; an interrupted screening finds them there."""
     return pack.with_name(f"{pack.name}.parts")
+
+
+def make_parts_folder(pack: Path) -> Path:
+    """The same, made before anything is compiled for it; PackError if the pack has no place."""
+    if pack.is_dir():
+        raise PackError(f"{pack} is a folder, and a pack is a file: give it a name in there")
+    folder = parts_folder(pack)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PackError(f"the pack {pack} cannot be written: {error.strerror}") from None
+    return folder
 
 
 def pack_up(path: Path, found: Sequence[Screened]) -> int:

@@ -58,11 +58,15 @@ class Screened:
 
     @property
     def packed(self) -> list[Ranked]:
-        """What belongs into a pack: what is left, and the default config whatever it is like."""
+        """What belongs into a pack: what is left, and the default config whatever it is like.
+
+        What an earlier run compiled, but could not be compiled again for the pack, is not there.
+        """
         default = self.subject.default
-        if default not in self.entries or any(each.config == default for each in self.left):
-            return [*self.left]
-        return [*self.left, Ranked(default)]
+        left = [each for each in self.left if each.config in self.entries]
+        if default not in self.entries or any(each.config == default for each in left):
+            return left
+        return [*left, Ranked(default)]
 
     @property
     def compile_seconds(self) -> float:
@@ -103,8 +107,9 @@ def screen(
     where it was.
     """
     started = time.monotonic()
-    configs = only or candidates(subject.points, count, subject.default, seed)
-    run = _Screening(subject, store, configs, keep, watch)
+    if only is None:
+        only = candidates(subject.points, count, subject.default, seed)
+    run = _Screening(subject, store, only, keep, watch)
     arguments = {**subject.spec.arguments, "keep": None if keep is None else str(keep)}
     kernel, limits = subject.workload.kernel, run.limits
     with ScreeningCrew(arguments, jobs, timeout_seconds) as crew:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tritune.errors import TrituneError
 from tritune.pack.entries import keep_entry
 from tritune.screening.sources import pretending, sources_of
 from tritune.screening.staged import StagedCompiler
@@ -19,6 +20,10 @@ from tritune.tuning.binaries import digest_of, facts_of
 from tritune.tuning.case import Launch
 from tritune.tuning.failures import failure_of_compiler
 from tritune.workloads.catalog import workload_named
+
+
+class ScreeningError(TrituneError):
+    """Nothing can be compiled or kept here, whatever the config."""
 
 
 class HopelessError(Exception):
@@ -85,6 +90,9 @@ class Screener:
                 result["entries"] = [keep_entry(self._keep, launch.compiled) for launch in launches]
         except HopelessError as error:
             result = {"failure": "out_of_resources", "message": str(error)}
+        except OSError as error:
+            # A full disk, or a compiler that is not installed, tells nothing of the config.
+            raise ScreeningError(f"screening had to stop: {error}") from error
         except Exception as error:
             failure = failure_of_compiler(error)
             result = {"failure": failure.reason, "message": failure.message}

@@ -3,8 +3,9 @@
 Triton compiles a config from its source to its binary, whatever it compiled before. But configs
 that differ in launch options only share what the front end makes of the source, and those that
 differ only in how many registers a thread may have share everything up to the assembler (NVIDIA) or
-up to the machine's code generator (AMD), where nothing but a number in the text differs. The stages
-are the backend's own, so the binaries are the same bit for bit.
+up to the machine's code generator (AMD), where nothing but a number in the text differs. Where what
+differs (a load that comes earlier in the source) is gone when the assembler's turn comes, its
+result is shared too. The stages are the backend's own, so the code is the same bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import re
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ _LAUNCH_OPTIONS = frozenset(
     "num_warps num_stages maxnreg waves_per_eu matrix_instr_nonkdim kpack schedule_hint "
     "micro_m micro_n unroll".split()
 )
-_KEPT_MODULES, _KEPT_TEXTS = 2, 4
+_KEPT_MODULES, _KEPT_TEXTS, _KEPT_ASSEMBLED = 8, 4, 16
 #: Where Triton cuts the names of files.
 _FILE_NAME = 150
 
@@ -58,6 +59,16 @@ _LATE = {
         re.compile(r'("amdgpu-waves-per-eu"=")\d+, ?\d+(")'),
         r"\g<1>{0}, {0}\g<2>",
     ),
+}
+
+
+#: What an assembler's text has for debuggers: lines of source, labels for them, and comments.
+_FOR_DEBUGGERS = {
+    "cubin": re.compile(
+        r"^\s*\.(?:loc|file)\s.*$|^\$L__(?:tmp|func)\w+:\s*$|//.*$|^\s*\.section\s+\.debug_\w+\s*"
+        r"\{[^}]*\}",
+        re.MULTILINE,
+    )
 }
 
 
@@ -88,7 +99,10 @@ class StagedCompiler:
         self._late = _LATE.get(target.family)
         self._modules: OrderedDict[Any, str] = OrderedDict()
         self._texts: OrderedDict[Any, tuple[str, dict[str, Any]]] = OrderedDict()
+        self._assembled: OrderedDict[Any, tuple[bytes, dict[str, Any]]] = OrderedDict()
         self._done: OrderedDict[str, Compiled] = OrderedDict()
+        #: Why configs failed before their late option played a part.
+        self._failures: OrderedDict[Any, Exception] = OrderedDict()
         #: How often each stage was run; the front end is "ast".
         self.stages_run: dict[str, int] = {}
 
@@ -98,6 +112,10 @@ class StagedCompiler:
         text = get_cache_key(source.ast, self._backend, source.options, env_vars=environment)
         key = hashlib.sha256(text.encode()).hexdigest()
         if key not in self._done:
+            if self._late is not None:
+                known = self._failures.get((self._text_key(source), inspect))
+                if known is not None:
+                    raise known
             compiled = self._compile(source, key, environment, inspect)
             _remember(self._done, key, compiled, _KEPT_TEXTS)
         return self._done[key]
@@ -115,27 +133,69 @@ class StagedCompiler:
         }
         stages: dict[str, Any] = {}
         self._backend.add_stages(stages, options, source.ast.language)
-        names = list(stages)
-        product: Any = self._from_another(source, metadata)
-        if product is None:
-            product, todo = self._parsed(source), names
-        else:
-            assert self._late is not None
-            todo = names[names.index(self._late.stage) + 1 :]
-            inspect(self._late.stage, product, metadata)
-        initial = dict(metadata)
         asm: dict[str, Any] = {}
-        for name in todo:
-            product = stages[name](product, metadata)
-            self._count(name)
+
+        def run(name: str, product: Any) -> Any:
+            product = self._shared_stage(name, stages[name], product, source, metadata)
             inspect(name, product, metadata)
             if isinstance(product, str | bytes):
                 asm[name] = product
-            if self._late is not None and name == self._late.stage:
-                found = {k: v for k, v in metadata.items() if k not in initial or v != initial[k]}
-                _remember(self._texts, self._text_key(source), (product, found), _KEPT_TEXTS)
+            return product
+
+        names = list(stages)
+        late = names.index(self._late.stage) + 1 if self._late is not None else 0
+        product: Any = self._from_another(source, metadata)
+        if product is not None:
+            inspect(names[late - 1], product, metadata)
+        else:
+            try:
+                product = self._early(source, names[:late], run, metadata)
+            except Exception as error:
+                if late:
+                    failed = self._text_key(source), inspect
+                    _remember(self._failures, failed, error, _KEPT_TEXTS)
+                raise
+        for name in names[late:]:
+            product = run(name, product)
         name = source.ast.name[:_FILE_NAME]
         return Compiled(key, name, SimpleNamespace(**metadata), product, asm, names[-1])
+
+    def _early(
+        self,
+        source: Source,
+        names: Sequence[str],
+        run: Callable[[str, Any], Any],
+        metadata: dict[str, Any],
+    ) -> Any:
+        """The front end, and the stages in which the late option decides nothing."""
+        initial = dict(metadata)
+        product = self._parsed(source)
+        for name in names:
+            product = run(name, product)
+        if names:
+            text = product, _changes(initial, metadata)
+            _remember(self._texts, self._text_key(source), text, _KEPT_TEXTS)
+        return product
+
+    def _shared_stage(
+        self, name: str, stage: Any, product: Any, source: Source, metadata: dict[str, Any]
+    ) -> Any:
+        """Run a stage, unless it is an assembler that was given the same code before."""
+        pattern = _FOR_DEBUGGERS.get(name)
+        if pattern is None:
+            self._count(name)
+            return stage(product, metadata)
+        code = hashlib.sha256(pattern.sub("", product).encode()).hexdigest()
+        key = name, code, self._front_options(source)
+        if key not in self._assembled:
+            initial = dict(metadata)
+            result = stage(product, metadata)
+            self._count(name)
+            made = result, _changes(initial, metadata)
+            _remember(self._assembled, key, made, _KEPT_ASSEMBLED)
+        result, changes = self._assembled[key]
+        metadata.update(changes)
+        return result
 
     def _from_another(self, source: Source, metadata: dict[str, Any]) -> str | None:
         """A late stage's text, made from that of a config that differs in the late option only."""
@@ -161,8 +221,7 @@ class StagedCompiler:
 
     def _parsed(self, source: Source) -> Any:
         """What the front end makes of the source, as a module that passes may change."""
-        options = {k: v for k, v in vars(source.options).items() if k not in _LAUNCH_OPTIONS}
-        key = source.ast.hash(), repr(sorted(options.items(), key=lambda o: o[0]))
+        key = source.ast.hash(), self._front_options(source)
         context = ir.context()
         ir.load_dialects(context)
         self._backend.load_dialects(context)
@@ -180,6 +239,11 @@ class StagedCompiler:
         _remember(self._modules, key, str(module), _KEPT_MODULES)
         return module
 
+    def _front_options(self, source: Source) -> str:
+        """The options that no launch changes."""
+        options = {k: v for k, v in vars(source.options).items() if k not in _LAUNCH_OPTIONS}
+        return repr(sorted(options.items(), key=lambda o: o[0]))
+
     def _count(self, stage: str) -> None:
         self.stages_run[stage] = self.stages_run.get(stage, 0) + 1
 
@@ -191,6 +255,11 @@ def _read_module(text: str, context: Any) -> Any:
         module = ir.parse_mlir_module(file.name, context)
     module.context = context
     return module
+
+
+def _changes(initial: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stage added to the metadata."""
+    return {k: v for k, v in metadata.items() if k not in initial or v != initial[k]}
 
 
 def _remember(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
