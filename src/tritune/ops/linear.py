@@ -132,8 +132,10 @@ def _run(
     question = (plain.KERNEL, problem, x.device)
     config = config_for(*question)
     steps = Steps(question, config)
-    # What is multiplied as it is would only be read in twice the bytes.
-    if not (problem.inner_contiguous and _multiplied_as_is(rows, config)):
+    # What is multiplied as it is would only be read in twice the bytes, and one row costs less to
+    # convert in every program than in a step of its own.
+    one_row = rows.shape[0] == 1 and config["METHOD"] == "dot"
+    if not (problem.inner_contiguous and (one_row or _multiplied_as_is(rows, config))):
         rows = _converted(rows, config, steps)
     even = k % (config["BLOCK_K"] * config["SPLIT_K"]) == 0
 
