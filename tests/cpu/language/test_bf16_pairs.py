@@ -77,6 +77,17 @@ def test_parts_of_tiles_are_read_and_nothing_else(ta, tb):
     assert (out[rows:] == 7).all() and (out[:, columns:] == 7).all()
 
 
+@pytest.mark.parametrize("bits", [128, 256, 512, 1024])
+@pytest.mark.parametrize(("m", "n"), [(4, 64), (32, 64)])
+def test_vectors_of_any_length(bits, m, n):
+    a, b = normal(torch.bfloat16, m, 64), arranged(normal(torch.bfloat16, 64, n, seed=1), True)
+    *_, out = launch(
+        product_kernel, (1,), a, b, torch.zeros(m, n), *a.stride(), *b.stride(), m, n, 64,
+        M=m, N=n, K=64, STEPS=1, MASKED=False, ROUNDED=True, vector_bits=bits,
+    )  # fmt: skip
+    assert_sums(out, (a.float() * 1.25).bfloat16(), b)
+
+
 def test_infinities_and_nans_come_through():
     a, b = torch.zeros(32, 32, dtype=torch.bfloat16), torch.ones(32, 32, dtype=torch.bfloat16)
     a[0, 3], a[1, 4], a[2, 5], a[2, 6] = float("inf"), float("nan"), float("inf"), float("-inf")

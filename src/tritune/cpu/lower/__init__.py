@@ -30,7 +30,6 @@ from ..features import Cpu
 from .context import Context, Kernel, Program
 from .control import FunctionLowering
 from .llvm import I32, PTR, Emitter, i64, scalar_type
-from .pairs import can_multiply
 from .rewrite import rewrite
 from .usage import Usage, walk
 
@@ -44,7 +43,7 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
     kernel = Kernel(target, options, cpu, metadata)
     metadata.setdefault("asserts", [])
     for function in module.functions:
-        rewrite(function, bool(options.enable_fp_fusion), can_multiply(cpu))
+        rewrite(function, bool(options.enable_fp_fusion), kernel.multiplies_bf16)
         if not function.public:
             kernel.functions[function.name] = _declare_helper(kernel, function)
     _find_failing(kernel, module)

@@ -88,6 +88,16 @@ class Kernel:
     #: Names of functions that may stop at a failed assertion.
     failing: set[str] = field(default_factory=set)
 
+    @property
+    def vector_bits(self) -> int:
+        """Bits of the vectors that code is written in; they may be more than a register has."""
+        return int(self.options.vector_bits or self.cpu.vector_bits)
+
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Whether bf16 is multiplied two at a time, by an instruction for vectors of a register."""
+        return self.cpu.multiplies_bf16 and self.vector_bits <= self.cpu.vector_bits
+
 
 class Context:
     def __init__(self, kernel: Kernel, e: Emitter, usage: Usage, program: Program) -> None:
@@ -119,7 +129,7 @@ class Context:
     @property
     def lanes32(self) -> int:
         """Lanes of 32 bits in a vector register."""
-        return (self.kernel.options.vector_bits or self.kernel.cpu.vector_bits) // 32
+        return self.kernel.vector_bits // 32
 
     def lanes(self, elem_bits: int = 32) -> int:
         return max(1, self.lanes32 * 32 // max(32, elem_bits))

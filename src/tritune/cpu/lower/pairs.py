@@ -15,7 +15,6 @@ from __future__ import annotations
 from llvmlite import ir as ll
 
 from .. import ir
-from ..features import Cpu
 from . import memory
 from .context import Buffer, Context, Index
 from .lanes import vector
@@ -37,10 +36,6 @@ _BFLOAT = _BFloat()
 
 #: Lanes that a shuffle of pairs leaves together: those of 128 bits.
 _TOGETHER = 4
-
-
-def can_multiply(cpu: Cpu) -> bool:
-    return cpu.multiplies_bf16
 
 
 def split_words(e: Emitter, numbers: ll.Value) -> ll.Value:

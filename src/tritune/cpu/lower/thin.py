@@ -189,7 +189,7 @@ def _paired(ctx: Context, thin: Thin) -> bool:
 
 
 def _able(ctx: Context) -> bool:
-    return pairs.can_multiply(ctx.kernel.cpu) and ctx.lanes32 >= 16
+    return ctx.kernel.multiplies_bf16 and ctx.lanes32 >= 16
 
 
 def _codes(ctx: Context, thin: Thin) -> list[Codes]:
