@@ -174,7 +174,7 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:
     if problem.rows <= 16:
         # What is done once for a group is a larger part of what two codes in a byte cost.
-        return cpu_config("dot", (problem.rows, 64 if problem.bits == 4 else 32, problem.group))
+        return cpu_config("dot", (problem.rows, 128 if problem.bits == 4 else 64, problem.group))
     if problem.bits == 8:
         return cpu_config("dot", (min(problem.rows, 128), 16, problem.group))
     return cpu_config("dot", (min(problem.rows, 64), 128, problem.group))

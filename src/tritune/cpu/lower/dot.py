@@ -23,7 +23,8 @@ from .evaluate import Assumptions
 from .llvm import memory_bytes
 from .microkernel import HeldScalars, MicroKernel, Scalars, ScalarsInMemory
 from .pairs import PAIR
-from .thin import Thin, as_thin, emit_thin, joined
+from .thin import emit_thin
+from .thin_roles import Thin, as_thin, joined
 from .tiles import Tiles
 from .usage import Usage, walk
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from .. import ir
 from . import pairs
 from .microkernel import compute_elem
-from .thin import MOST_ROWS
+from .thin_roles import MOST_ROWS
 from .usage import walk
 
 

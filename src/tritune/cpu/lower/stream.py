@@ -31,9 +31,8 @@ from .usage import is_eager
 
 #: What memory is brought into the caches in.
 _LINE_BYTES = 64
-#: How far ahead of the reading it is asked for: so many elements, twice as many of those that are
-#: multiplied two at a time, but no less than so many bytes.
-_ELEMENTS_AHEAD, _BYTES_AHEAD = 2048, 4096
+#: How far ahead of the reading it is asked for.
+_BYTES_AHEAD = 8192
 
 
 #: Conversions that deal out elements of a type, and how many together. Signed bytes are not among
@@ -101,9 +100,7 @@ class Stream:
             if together == 1 and apart != 0:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
-                at_a_time = max(1, self.lanes // self.ctx.lanes())
-                further = max(_BYTES_AHEAD, _ELEMENTS_AHEAD * at_a_time * size)
-                blocks = max(1, further // (rows * shape[1 - self.row_dim] * size))
+                blocks = max(1, _BYTES_AHEAD // (rows * shape[1 - self.row_dim] * size))
                 ahead = min(rows * blocks, shape[self.row_dim])
                 self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
 
@@ -148,15 +145,23 @@ class Stream:
                         point = move_point(move, point)
                     prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, i64(0))
 
-    def ask_ahead(self, row: ll.Value, rows: int, part: ll.Value, parts: int) -> None:
+    def ask_ahead(
+        self,
+        row: ll.Value,
+        rows: int,
+        part: ll.Value,
+        parts: int,
+        turn: int = 0,
+        turns: int = 1,
+    ) -> None:
         """While `rows` rows from `row` on are read in `parts` parts: ask for a part of what comes
-        later.
+        later, in turns.
         """
         b = self.ctx.b
         for source in self.sources:
             in_row = max(1, self.tile.type.shape[1 - self.row_dim] // source.line)
             share = max(1, rows * in_row // parts)
-            for number in range(share):
+            for number in range(share * turn // turns, share * (turn + 1) // turns):
                 line = b.add(b.mul(part, i64(share)), i64(number))
                 down = b.add(row, b.udiv(line, i64(in_row)))
                 along = b.mul(b.urem(line, i64(in_row)), i64(source.line))
