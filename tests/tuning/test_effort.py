@@ -22,6 +22,20 @@ def test_a_full_search_tries_everything() -> None:
     assert EFFORTS["full"].trials_in(4321) == 4321
 
 
+@pytest.mark.parametrize(
+    ("limit_ms", "best_ms", "patience"),
+    [(0.96, 1.0, 10), (0.94, 1.0, 30), (1.0, 1.0, 10), (1.01, 1.0, 30), (None, 1.0, 30)],
+)
+def test_near_the_limit_a_search_ends_sooner_unless_the_limit_was_beaten(
+    limit_ms: float | None, best_ms: float, patience: int
+) -> None:
+    assert EFFORTS["quick"].patience_near(limit_ms, best_ms) == patience
+
+
+def test_before_anything_worked_no_limit_is_near() -> None:
+    assert EFFORTS["quick"].patience_near(1.0, None) == 30
+
+
 def test_an_effort_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(TrituneError, match="allowed: quick, normal, full"):
         effort_named("lazy")

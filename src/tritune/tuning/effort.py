@@ -9,6 +9,10 @@ from tritune.errors import TrituneError
 #: A search that tries fewer configs than this has seen nothing, however small the space.
 FEWEST = 12
 
+#: A best config this near to what the hardware can do leaves little to find, and this part of the
+#: patience is enough. Not none: the limit is what torch reaches, and that is no law of nature.
+NEAR_THE_LIMIT, NEAR_PATIENCE = 0.95, 1 / 3
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -30,6 +34,16 @@ class Effort:
     def trials_in(self, size: int) -> int:
         """How many of a space's configs are tried."""
         return min(size, max(FEWEST, min(self.trials, int(size * self.share))))
+
+    def patience_near(self, limit_ms: float | None, best_ms: float | None) -> int:
+        """The patience where the best config takes so long and nothing can take less than the limit
+        says.
+        """
+        if limit_ms is None or best_ms is None:
+            return self.patience
+        # A limit that was beaten was measured on a busy machine, and is none.
+        near = NEAR_THE_LIMIT * best_ms <= limit_ms <= best_ms
+        return int(self.patience * NEAR_PATIENCE) if near else self.patience
 
 
 EFFORTS = {

@@ -35,12 +35,8 @@ from tritune.tuning.measure import VENDOR, Bench
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
 from tritune.tuning.statistics import median
 
-#: A search that is this near to what the hardware can do has nothing left to find.
-NEAR_THE_LIMIT = 0.95
 #: Less than this is no improvement that is worth going on for.
 IMPROVEMENT = 0.99
-
-
 #: The shoot-out gets at most this share of a budget.
 FINAL_SHARE = 0.25
 #: How long a build that nobody needs any more may take before its process is killed.
@@ -381,12 +377,7 @@ class _Tuning:
     def _hopeless(self) -> bool:
         """Whether more trials would hardly find anything better."""
         best = None if self.best is None else self.results[self.best]
-        limit = self.job.limit_ms
-        # A limit that was beaten was measured on a busy machine, and is none.
-        at_the_limit = (
-            best is not None and limit is not None and NEAR_THE_LIMIT * best <= limit <= best
-        )
-        return at_the_limit or self.since_improvement >= self.effort.patience
+        return self.since_improvement >= self.effort.patience_near(self.job.limit_ms, best)
 
     def _report(self, stage: str) -> None:
         best = None if self.best is None else self.results[self.best]
