@@ -173,8 +173,10 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
 
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:
     if problem.rows <= 16:
-        # What is done once for a group is a larger part of what two codes in a byte cost.
-        return cpu_config("dot", (problem.rows, 128 if problem.bits == 4 else 64, problem.group))
+        # What is done once for a group costs the more, the more rows there are, and the more so
+        # where a group has half the bytes.
+        block_n = 32 if problem.rows == 1 else 64 if problem.bits == 8 else 128
+        return cpu_config("dot", (problem.rows, block_n, problem.group))
     if problem.bits == 8:
         return cpu_config("dot", (min(problem.rows, 128), 16, problem.group))
     return cpu_config("dot", (min(problem.rows, 64), 128, problem.group))

@@ -296,7 +296,8 @@ class FunctionLowering:
         b.cbranch(compare("<", index, upper), inside, end)
         b.position_at_end(inside)
         with ctx.scope():
-            around, ctx.loop = ctx.loop, prefetch.describe(op, _values_inside(op))
+            first = b.icmp_unsigned("==", index, lower)
+            around, ctx.loop = ctx.loop, prefetch.describe(op, _values_inside(op), first)
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
             carried.aim(body)

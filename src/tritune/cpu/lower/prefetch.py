@@ -28,9 +28,11 @@ class Loop:
     #: How much each scalar variable grows in an iteration, where that is the same every time.
     growth: dict[ir.Value, ir.Value]
     inside: set[ir.Value]
+    #: Whether it is the first one.
+    first: ll.Value
 
 
-def describe(op: ir.Op, inside: set[ir.Value]) -> Loop:
+def describe(op: ir.Op, inside: set[ir.Value], first: ll.Value) -> Loop:
     body = op.regions[0].blocks[0]
     growth = {body.args[0]: op.operands[2]}
     for arg, following in zip(body.args[1:], body.ops[-1].operands, strict=True):
@@ -38,7 +40,7 @@ def describe(op: ir.Op, inside: set[ir.Value]) -> Loop:
         adds = owner is not None and owner.name in ("arith.addi", "tt.addptr")
         if owner is not None and adds and owner.operands[0] is arg:
             growth[arg] = owner.operands[1]
-    return Loop(growth, inside)
+    return Loop(growth, inside, first)
 
 
 def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
@@ -67,7 +69,7 @@ def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
     if op.name == "arith.muli":
         moving, factor = (x, op.operands[1]) if y == 0 else (y, op.operands[0])
         known = _scalar(ctx, factor)
-        return None if known is None or (x != 0 and y != 0) else _product(ctx, moving, known)
+        return None if known is None or (x != 0 and y != 0) else product(ctx, moving, known)
     return None
 
 
@@ -95,7 +97,7 @@ def _scalar(ctx: Context, value: ir.Value) -> int | ll.Value | None:
 
 def _scaled(ctx: Context, count: int | ll.Value, kind: ir.Type) -> int | ll.Value:
     """Elements to bytes, for a pointer."""
-    return _product(ctx, count, memory_bytes(kind.pointee.elem) if kind.pointee else 1)
+    return product(ctx, count, memory_bytes(kind.pointee.elem) if kind.pointee else 1)
 
 
 def _sum(ctx: Context, x: int | ll.Value | None, y: int | ll.Value | None) -> int | ll.Value:
@@ -107,7 +109,7 @@ def _sum(ctx: Context, x: int | ll.Value | None, y: int | ll.Value | None) -> in
     return ctx.b.add(first, second)
 
 
-def _product(ctx: Context, x: int | ll.Value | None, y: int | ll.Value) -> int | ll.Value:
+def product(ctx: Context, x: int | ll.Value, y: int | ll.Value) -> int | ll.Value:
     if isinstance(x, int) and isinstance(y, int):
         return x * y
     if y == 1:

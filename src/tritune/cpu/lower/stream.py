@@ -100,9 +100,11 @@ class Stream:
             if together == 1 and apart != 0:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
-                blocks = max(1, _BYTES_AHEAD // (rows * shape[1 - self.row_dim] * size))
+                row_bytes = shape[1 - self.row_dim] * size
+                blocks = max(1, _BYTES_AHEAD // (rows * row_bytes))
                 ahead = min(rows * blocks, shape[self.row_dim])
-                self.sources.append(_Source(pointer, moves, ahead, _LINE_BYTES // size))
+                tiles = max(1, _BYTES_AHEAD // (shape[self.row_dim] * row_bytes))
+                self.sources.append(_Source(pointer, moves, ahead, tiles, _LINE_BYTES // size))
 
     def _pointers(self) -> Iterator[tuple[ir.Value, tuple[ir.Op, ...]]]:
         """What the tile is loaded from, element by element, with the transpositions in between."""
@@ -129,21 +131,31 @@ class Stream:
 
     def ask_first(self) -> None:
         """Ask for the first rows of a stream that comes next, as far as nobody has done so."""
-        loop = self.ctx.loop
         for source in self.sources:
-            known = (
-                loop is not None and prefetch.advance(self.ctx, loop, source.pointer) is not None
-            )
-            if known or not _at_hand(self.ctx, source.pointer):
+            if self._advance(source) is None and _at_hand(self.ctx, source.pointer):
+                self._ask_rows(source, 0)
+
+    def ask_at_start(self) -> None:
+        """In the first iteration of a loop, ask for what an earlier one would have asked for."""
+        for source in self.sources:
+            distance = self._advance(source)
+            if distance is None or self.ctx.loop is None:
                 continue
-            in_row = max(1, self.tile.type.shape[1 - self.row_dim] // source.line)
-            with self.ctx.e.loop(source.rows_ahead, 1, "row") as row:
-                self.fresh()
-                for line in range(in_row):
-                    point = self._point(row, i64(line * source.line))
-                    for move in source.moves:
-                        point = move_point(move, point)
-                    prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, i64(0))
+            tiles = self.ctx.e.loop(source.tiles_ahead, 1, "tile")
+            with self.ctx.b.if_then(self.ctx.loop.first), tiles as tile:
+                self._ask_rows(source, prefetch.product(self.ctx, distance, tile))
+            self.fresh()
+
+    def _ask_rows(self, source: _Source, further: int | ll.Value) -> None:
+        """Ask for as many rows as are kept ahead, from so many bytes further on."""
+        in_row = max(1, self.tile.type.shape[1 - self.row_dim] // source.line)
+        with self.ctx.e.loop(source.rows_ahead, 1, "row") as row:
+            self.fresh()
+            for line in range(in_row):
+                point = self._point(row, i64(line * source.line))
+                for move in source.moves:
+                    point = move_point(move, point)
+                prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, further)
 
     def ask_ahead(
         self,
@@ -175,7 +187,8 @@ class Stream:
     def _prefetch(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
         b, rows = self.ctx.b, self.tile.type.shape[self.row_dim]
         distance = self._advance(source)
-        further = i64(distance or 0) if distance is None or isinstance(distance, int) else distance
+        away = prefetch.product(self.ctx, 0 if distance is None else distance, source.tiles_ahead)
+        further = i64(away) if isinstance(away, int) else away
         if source.rows_ahead < rows:
             later = b.add(row, i64(source.rows_ahead))
             inside = b.icmp_unsigned("<", later, i64(rows))
@@ -296,6 +309,9 @@ class _Source:
     pointer: ir.Value
     #: The transpositions between the stream and what is loaded.
     moves: tuple[ir.Op, ...]
+    #: Rows that are asked for before they are read: some of a tile, or all of it and of so many
+    #: iterations.
     rows_ahead: int
+    tiles_ahead: int
     #: Elements in a line of the cache.
     line: int

@@ -29,6 +29,8 @@ from .thin_roles import Thin
 
 #: Bytes along k that are worth to be multiplied as bf16.
 _LEAST_CODES = 16
+#: For more rows than this, making one bf16 of a byte costs less than multiplying in two pieces.
+_MOST_ROWS_IN_PIECES = 4
 
 
 def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
@@ -96,7 +98,7 @@ def _codes(ctx: Context, thin: Thin) -> list[Codes]:
         if few is None or many is None or ctx.get(part.many) is not None:
             return []
         codes = Codes.of(ctx, many)
-        if codes is None:
+        if codes is None or (codes.pieces > 1 and thin.few_count > _MOST_ROWS_IN_PIECES):
             return []
         found.append(codes)
     return found

@@ -124,6 +124,7 @@ class Inner(Block):
         streams = [self.stream_of(part.thin, part.dealing, assumptions) for part in self.parts]
         for number, stream in enumerate(streams):
             stream.keep_ahead(self.columns, streams[:number])
+            stream.ask_at_start()
         loops = (thin.many_count, self.columns, "many"), (thin.few_count, self.rows, "few")
         with self.ctx.e.loops(*loops) as (many, row):
             self._block(streams, many, row)
