@@ -126,6 +126,28 @@ def test_both_halves_of_bytes(few, k):
     assert_near(out, x, torch.cat((codes & 15, codes >> 4), 1))
 
 
+@triton.jit
+def middle_kernel(
+    x_ptr, codes_ptr, out_ptr, MANY: tl.constexpr, K: tl.constexpr, MASK: tl.constexpr,
+    SHIFT: tl.constexpr,
+):  # fmt: skip
+    """x m^T, where m are the bits of MASK, moved to the lowest ones."""
+    many, k = tl.arange(0, MANY), tl.arange(0, K)
+    codes = tl.load(codes_ptr + many[:, None] * K + k[None, :])
+    middle = ((codes & MASK) >> SHIFT).to(tl.bfloat16)
+    acc = tl.dot(tl.load(x_ptr + k)[None, :], middle.T, tl.full([1, MANY], 0.5, tl.float32))
+    tl.store(out_ptr + many[None, :], acc)
+
+
+@pytest.mark.parametrize(("mask", "shift"), [(0x3C, 2), (0xF0, 4), (0x70, 3), (0xFE, 1)])
+def test_bits_that_are_masked_before_they_are_shifted(mask, shift):
+    x, codes = normal(torch.bfloat16, 1, 64), every_byte(32, 64, torch.uint8)
+    *_, out = launch(
+        middle_kernel, (1,), x, codes, torch.zeros(1, 32), MANY=32, K=64, MASK=mask, SHIFT=shift
+    )
+    assert_near(out, x, (codes & mask) >> shift)
+
+
 def test_equal_numbers_add_up_exactly():
     """What is taken off at the start is all that was too much."""
     x = torch.full((1, 128), 1000 / 3).bfloat16()
