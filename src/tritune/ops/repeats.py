@@ -21,9 +21,8 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from triton import knobs
 
-from tritune.cpu import launcher
-from tritune.ops import fresh
-from tritune.ops.launch import Converted, Emptied, Launched, Steps, launches_as_usual
+from tritune.ops.launch import Steps, launches_as_usual
+from tritune.ops.replay import ALIGNED, Tensors, replay
 from tritune.policy.process import POLICY
 from tritune.policy.recorder import Key
 
@@ -35,21 +34,13 @@ _guards: Any = getattr(getattr(_torch_c, "_dynamo", None), "guards", None)
 #: A test of whether tensors are like those that it was made with: type, dtype, device, sizes,
 #: strides, `requires_grad`, and the state of torch's dispatcher.
 _Guards: Any = getattr(_guards, "TensorGuards", None)
-#: `torch.empty_strided`, by a shorter way.
-_empty_on_cpu: Any = getattr(_guards, "_empty_strided_cpu", None)
 _runtime: Any = knobs.runtime
 
-#: What Triton takes for aligned, in bytes.
-_ALIGNED = 16
 #: So many calls of an op are remembered, the latest first; and of so many it is known that they
 #: were made once, which is not worth more.
 _MOST, _MOST_ONCE = 32, 256
 
-Tensors = tuple[torch.Tensor, ...]
 Options = tuple[Any, ...]
-#: Does something with the tensors there are, the inputs first and the outputs after them; may add
-#: another.
-_Step = Callable[[list[torch.Tensor]], object]
 
 
 class _Call(NamedTuple):
@@ -60,7 +51,7 @@ class _Call(NamedTuple):
     #: Whether the tensors would take part in a gradient, if one was wanted.
     differentiable: bool
     #: From the inputs to the outputs.
-    again: Callable[[Tensors], Tensors]
+    again: Callable[..., Tensors]
     question: Key
     config: Mapping[str, Any]
     #: The policy's answers when the call was made; None if the config is not one of them.
@@ -104,12 +95,12 @@ class Repeats:
             addresses = 0
             for tensor in inputs:
                 addresses |= tensor.data_ptr()
-            if addresses % _ALIGNED or (call.differentiable and torch.is_grad_enabled()):
+            if addresses % ALIGNED or (call.differentiable and torch.is_grad_enabled()):
                 return None
             if POLICY.stand(call.answers) or POLICY.config_for(*call.question) is call.config:
                 if before is not None:
                     before()
-                return call.again(inputs)
+                return call.again(*inputs)
         return None
 
     def keep(
@@ -126,7 +117,7 @@ class Repeats:
                 self._once.clear()
             self._once[kind] = None
             return
-        again = _again(steps, inputs, outputs)
+        again = replay(steps, inputs, outputs)
         if again is None:
             return
         call = _Call(
@@ -139,118 +130,3 @@ class Repeats:
             POLICY.answers_with(steps.question, steps.config),
         )
         self._calls = (call, *self._calls)[:_MOST]
-
-
-def _again(steps: Steps, inputs: Tensors, outputs: Tensors) -> Callable[[Tensors], Tensors] | None:
-    """The same steps with other tensors; None if they cannot be taken again."""
-    replay = _Replay(inputs, outputs)
-    if not all(replay.add(step) for step in steps.taken):
-        return None
-    making = [_emptying(tensor) for tensor in outputs]
-    taken, first, last = replay.steps, len(inputs), len(inputs) + len(outputs)
-
-    def again(inputs: Tensors) -> Tensors:
-        tensors = list(inputs)
-        for make in making:
-            make(tensors)
-        for step in taken:
-            step(tensors)
-        return tuple(tensors[first:last])
-
-    device = steps.question[2]
-    return again if device.type == "cpu" else _on(device, again)
-
-
-class _Replay:
-    """Steps that are told which tensors to use by their places: inputs, outputs, what is made."""
-
-    def __init__(self, inputs: Tensors, outputs: Tensors) -> None:
-        self.steps: list[_Step] = []
-        self._places = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
-
-    def add(self, step: Emptied | Converted | Launched) -> bool:
-        """Take a step in; False if it cannot be."""
-        if isinstance(step, Launched):
-            return self._launch(step)
-        if isinstance(step, Converted):
-            if step.source.data_ptr() not in self._places:
-                return False
-            self.steps.append(_converting(self._place(step.source), step.tensor.dtype))
-        else:
-            self.steps.append(_emptying(step.tensor))
-        self._places.append(step.tensor.data_ptr())
-        return True
-
-    def _place(self, tensor: torch.Tensor) -> int:
-        return self._places.index(tensor.data_ptr())
-
-    def _launch(self, step: Launched) -> bool:
-        # Which tensor is which must be plain from their addresses. Empty ones have none, and what
-        # is no tensor (a descriptor) has more than that.
-        places = self._places
-        if len(set(places)) < len(places) or 0 in places:
-            return False
-        used = [tensor for tensor in step.tensors if tensor is not None]
-        if not all(isinstance(tensor, torch.Tensor) for tensor in used):
-            return False
-        if any(t.data_ptr() not in places or t.data_ptr() % _ALIGNED for t in used):
-            return False
-        given = [self._place(tensor) for tensor in used]
-        launch_at = None
-        if used[0].is_cpu:
-            arguments = (*step.tensors, *step.rest)
-            launch_at = launcher.prepared(step.compiled, step.grid, arguments, len(given))
-        if launch_at is not None:
-            self.steps.append(_launching_at(launch_at, given))
-        else:
-            self.steps.append(_launching(step, given))
-        return True
-
-
-def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-def _emptying(like: torch.Tensor) -> _Step:
-    size, stride, dtype = _form(like)
-    device = like.device
-    if fresh.is_large(like):
-        return lambda tensors: tensors.append(
-            fresh.in_large_pages(torch.empty_strided(size, stride, dtype=dtype))
-        )
-    if device.type == "cpu" and _empty_on_cpu is not None:
-        return lambda tensors: tensors.append(_empty_on_cpu(size, stride, dtype))
-    return lambda tensors: tensors.append(
-        torch.empty_strided(size, stride, dtype=dtype, device=device)
-    )
-
-
-def _converting(place: int, dtype: torch.dtype) -> _Step:
-    return lambda tensors: tensors.append(tensors[place].to(dtype))
-
-
-def _launching_at(launch_at: Callable[..., None], given: list[int]) -> _Step:
-    return lambda tensors: launch_at(*[tensors[place].data_ptr() for place in given])
-
-
-def _launching(step: Launched, given: list[int]) -> _Step:
-    run, rest = step.compiled[step.grid], step.rest
-    present = [tensor is not None for tensor in step.tensors]
-
-    def launch(tensors: list[torch.Tensor]) -> None:
-        in_turn = iter(given)
-        run(*(tensors[next(in_turn)] if there else None for there in present), *rest)
-
-    return launch
-
-
-def _on(device: torch.device, run: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors]:
-    """Triton launches on the current GPU, which need not be the one that the tensors are on."""
-
-    def there(inputs: Tensors) -> Tensors:
-        if torch.cuda.current_device() == device.index:
-            return run(inputs)
-        with torch.cuda.device(device):
-            return run(inputs)
-
-    return there
