@@ -259,9 +259,12 @@ def _default_cpu(problem: LinearProblem) -> Config:
     if problem.inner_contiguous:
         if problem.rows <= 16:
             # Fewer columns at a time where there are few, so that all cores have some. One row
-            # takes sixteen at once: more are more streams than a CPU follows.
-            many = problem.n >= 4096 and problem.rows > 1
-            return cpu_config("dot", (problem.rows, 32 if many else 16, 256))
+            # takes sixteen at once: more are more streams than a CPU follows. Of those it takes
+            # shorter pieces where a conversion or twice the bytes come with them.
+            one = problem.rows == 1
+            many = problem.n >= 4096 and not one
+            block_k = 128 if one and problem.dtype != "bfloat16" else 256
+            return cpu_config("dot", (problem.rows, 32 if many else 16, block_k))
         # All rows at once, so that every tile of the weight is turned around in registers but once.
         # It stays in the first-level cache meanwhile.
         deep = problem.dtype != "float32" and problem.rows > 64
