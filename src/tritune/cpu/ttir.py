@@ -1,4 +1,4 @@
-"""Reads Triton's IR: the one file that knows how its MLIR is printed and how versions differ.
+"""Reads Triton's IR: how its operations are printed and how versions differ is known here only.
 
 `optimise` runs Triton's own passes over a fresh module; `parse` turns the printed result into the
 backend's IR (`ir.py`). Only the text is read: Triton's Python bindings show neither all attributes
@@ -26,13 +26,20 @@ Every block of an `scf` region ends with its terminator, also where MLIR leaves 
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from collections.abc import Callable
 from typing import Any
 
 from tritune.cpu.ir import Block, Function, Loc, Module, Op, Region, Type, Value
+from tritune.cpu.literals import (
+    Malformed,
+    read_dense,
+    read_number,
+    read_string,
+    read_symbol,
+    read_type,
+)
 from tritune.errors import CompileError
 
 
@@ -66,7 +73,7 @@ def parse(text: str) -> Module:
     parser = _Parser(text)
     try:
         return parser.module()
-    except (_Malformed, ValueError, IndexError) as error:
+    except (Malformed, ValueError, IndexError) as error:
         raise CompileError(
             "builtin.module", f"its text cannot be read: {error}", str(Loc())
         ) from None
@@ -86,17 +93,10 @@ _TOKEN = re.compile(
     r"|//[^\n]*|\n|\S"
 )
 _ALIAS = re.compile(r"^(#\w+) = (.*)$", re.MULTILINE)
-_TENSOR = re.compile(r"tensor<((?:\d+x)+)([^,]+)>")
-_POINTER = re.compile(r"!tt\.ptr<(.+?)(?:, \d+)?>")
-_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 
 #: The type of a value that is used in an earlier block than the one that defines it, until then.
 _UNKNOWN = Type("?")
 _END = "<end>"
-
-
-class _Malformed(Exception):
-    """What the parser stumbled over, on its way to become a CompileError that says where."""
 
 
 class _Locations:
@@ -146,7 +146,7 @@ class _Locations:
                 return frames, at + 1
             if tokens[at + 1] != ":":
                 return [], at + 1
-            frame = Loc(_string(token), int(tokens[at + 2]))
+            frame = Loc(read_string(token), int(tokens[at + 2]))
             at += 5
             if tokens[at] == "to":  # a range ends with `line:column` or `:column`
                 at += 3 if tokens[at + 1] == ":" else 4
@@ -164,7 +164,7 @@ class _Locations:
             return parts, at + 1
         if token == "unknown":
             return [], at + 1
-        raise _Malformed(f"the location {token!r} is not known")
+        raise Malformed(f"the location {token!r} is not known")
 
 
 class _Parser:
@@ -198,7 +198,7 @@ class _Parser:
     def _expect(self, token: str) -> None:
         found = self._next()
         if found != token:
-            raise _Malformed(f"expected {token!r}, found {found!r}")
+            raise Malformed(f"expected {token!r}, found {found!r}")
 
     def _skip_newlines(self) -> None:
         while self._tokens[self._at] == "\n":
@@ -233,7 +233,7 @@ class _Parser:
             public = True
             if self._peek() in ("public", "private", "nested"):
                 public = self._next() == "public"
-            name = _symbol(self._next())
+            name = read_symbol(self._next())
             self._values.clear()
             self._defined.clear()
             self._forward.clear()
@@ -247,7 +247,7 @@ class _Parser:
             if self._accept("{"):
                 body = self._region(args)
             loc = self._location()
-        except (_Malformed, ValueError, IndexError) as error:
+        except (Malformed, ValueError, IndexError) as error:
             reason = f"its text cannot be read: {error}"
             raise CompileError(f"tt.func @{name}", reason, str(self._next_location())) from None
         values = body.blocks[0].args if body.blocks else [Value(t, n[1:]) for n, t in args]
@@ -310,7 +310,7 @@ class _Parser:
         self._blocks.pop()
         missing = [label for label, target in labels.items() if target not in region.blocks]
         if missing:
-            raise _Malformed(f"the block {missing[0]} is not there")
+            raise Malformed(f"the block {missing[0]} is not there")
         for name in self._defined[mark:]:
             del self._values[name]
         del self._defined[mark:]
@@ -335,10 +335,10 @@ class _Parser:
         if value is None:
             value = Value(type, name[1:], owner)
         elif value.type not in (type, _UNKNOWN):
-            raise _Malformed(f"{name} is used as {value.type} and defined as {type}")
+            raise Malformed(f"{name} is used as {value.type} and defined as {type}")
         value.type, value.owner = type, owner
         if name in self._values or name[0] != "%":
-            raise _Malformed(f"{name} is defined twice or is no name of a value")
+            raise Malformed(f"{name} is defined twice or is no name of a value")
         self._values[name] = value
         self._defined.append(name)
         return value
@@ -349,7 +349,7 @@ class _Parser:
         if value is not None:
             return value
         if name[0] != "%":
-            raise _Malformed(f"expected a value, found {name!r}")
+            raise Malformed(f"expected a value, found {name!r}")
         if name not in self._forward:
             self._forward[name] = Value(_UNKNOWN, name[1:])
         return self._forward[name]
@@ -380,7 +380,7 @@ class _Parser:
                 if self._peek() == "loc" or self._peek().startswith("loc("):
                     return self._location()
                 self._at += 1
-        except (_Malformed, IndexError, ValueError):
+        except (Malformed, IndexError, ValueError):
             pass
         return Loc()
 
@@ -389,10 +389,10 @@ class _Parser:
     def _type(self) -> Type:
         token = self._next()
         if token == "(":  # a function type: no word for it in this IR
-            raise _Malformed("a function type where a type of a value was expected")
+            raise Malformed("a function type where a type of a value was expected")
         if not (token[0].isalpha() or token[0] == "!"):
-            raise _Malformed(f"expected a type, found {token!r}")
-        return _type(token)
+            raise Malformed(f"expected a type, found {token!r}")
+        return read_type(token)
 
     def _type_list(self) -> list[Type]:
         """`T`, `(T, U)` or `T, U`."""
@@ -415,9 +415,9 @@ class _Parser:
         while not self._accept(closing):
             key = self._next()
             if key[0] == '"':
-                key = _string(key)
+                key = read_string(key)
             if key == _END:
-                raise _Malformed("an attribute dictionary is not closed")
+                raise Malformed("an attribute dictionary is not closed")
             attrs[key] = self._attribute() if self._accept("=") else True
             self._accept(",")
         return attrs
@@ -435,29 +435,29 @@ class _Parser:
             return self._attributes()
         self._at += 1
         if token[0] == '"':
-            value: Any = _string(token)
+            value: Any = read_string(token)
             if self._accept(":"):
                 self._type()
             return value
         if token in ("true", "false"):
             return token == "true"
         if token[0] == "@":
-            return _symbol(token)
+            return read_symbol(token)
         if token.startswith("array<"):
             kind, _, body = token[6:-1].partition(":")
             words = [w.strip() for w in body.split(",") if w.strip()]
             if kind.strip() == "i1":
                 return [w == "true" for w in words]
-            return [_number(w, _type(kind.strip())) for w in words]
+            return [read_number(w, read_type(kind.strip())) for w in words]
         if token.startswith("dense<"):
             self._expect(":")
-            return _dense(token[6:-1], self._type())
+            return read_dense(token[6:-1], self._type())
         if token[0].isdigit() or token[0] == "-":
             if self._accept(":"):
-                return _number(token, self._type())
-            return _number(token, Type("f64" if "." in token else "i64"))
+                return read_number(token, self._type())
+            return read_number(token, Type("f64" if "." in token else "i64"))
         if not (token[0].isalpha() or token[0] in "#!"):
-            raise _Malformed(f"{token!r} is not an attribute")
+            raise Malformed(f"{token!r} is not an attribute")
         return token  # an enumeration, a dialect's attribute or a type, as printed
 
     # Operations
@@ -469,21 +469,21 @@ class _Parser:
             names = self._result_names()
             token = self._next()
             if token[0] == '"':
-                op = Op(_string(token))
+                op = Op(read_string(token))
                 name = op.name
                 types = self._generic(op)
             else:
                 op = Op(token)
                 name = token
                 if not (token[0].isalpha() and "." in token):
-                    raise _Malformed(f"expected an operation, found {token!r}")
+                    raise Malformed(f"expected an operation, found {token!r}")
                 types = _READERS.get(name, _Parser._regular)(self, op)
             _normalise(op)
             op.loc = self._location()
             if self._peek() not in ("\n", "}", _END):
-                raise _Malformed(f"{self._peek()!r} is not expected in its text")
+                raise Malformed(f"{self._peek()!r} is not expected in its text")
             self._define_results(op, names, types)
-        except _Malformed as error:
+        except Malformed as error:
             line = " ".join(self._tokens[start : start + 200]).partition("\n")[0]
             reason = f"its text cannot be read: {error}. The text is: {line[:200]}"
             raise CompileError(name, reason, str(self._next_location())) from None
@@ -509,7 +509,7 @@ class _Parser:
 
     def _define_results(self, op: Op, names: list[str], types: list[Type]) -> None:
         if len(names) != len(types) and (names or op.results):
-            raise _Malformed(f"it has {len(names)} results, but {len(types)} types for them")
+            raise Malformed(f"it has {len(names)} results, but {len(types)} types for them")
         op.results = [self._define(n, t, op) for n, t in zip(names, types, strict=False)]
 
     def _generic(self, op: Op) -> list[Type]:
@@ -532,7 +532,7 @@ class _Parser:
         self._expect(":")
         ins, outs = self._signature()
         if outs is None:
-            raise _Malformed("its type is not that of a function")
+            raise Malformed("its type is not that of a function")
         _check(op.operands, ins)
         return outs
 
@@ -552,7 +552,7 @@ class _Parser:
             elif token == ",":
                 self._at += 1
             elif token[0] == '"' and remaining:
-                op.attrs[remaining.pop(0)] = _string(self._next())
+                op.attrs[remaining.pop(0)] = read_string(self._next())
             elif self._tokens[self._at + 1] == "=":
                 self._at += 2
                 op.attrs[token] = self._attribute()
@@ -567,7 +567,7 @@ class _Parser:
                 self._at += 1
                 op.attrs[token] = True
             else:
-                raise _Malformed(f"{token!r} is not expected")
+                raise Malformed(f"{token!r} is not expected")
 
     def _signature(self) -> tuple[list[Type], list[Type] | None]:
         """The types before and after `->` or `to`; the latter None if there is no arrow."""
@@ -597,7 +597,7 @@ class _Parser:
     def _block(self) -> Block:
         label = self._next()
         if label[0] != "^":
-            raise _Malformed(f"expected a block, found {label!r}")
+            raise Malformed(f"expected a block, found {label!r}")
         return self._blocks[-1].setdefault(label, Block())
 
     def _successor(self, op: Op) -> None:
@@ -628,19 +628,19 @@ class _Parser:
         if self._peek() == "{":
             op.attrs.update(self._attributes())
         token = self._next()
-        type = _type("i1")
+        type = read_type("i1")
         if self._accept(":"):
             type = self._type()
         elif token not in ("true", "false"):
-            raise _Malformed("it has no type")
+            raise Malformed("it has no type")
         if token.startswith("dense<"):
-            op.attrs["value"] = _dense(token[6:-1], type)
+            op.attrs["value"] = read_dense(token[6:-1], type)
         else:
-            op.attrs["value"] = _number(token, type)
+            op.attrs["value"] = read_number(token, type)
         return [type]
 
     def _print(self, op: Op) -> list[Type]:
-        op.attrs["prefix"] = _string(self._next())
+        op.attrs["prefix"] = read_string(self._next())
         if self._peek() == "{":
             op.attrs.update(self._attributes())
         if self._accept(":"):
@@ -649,7 +649,7 @@ class _Parser:
         return []
 
     def _call(self, op: Op) -> list[Type]:
-        op.attrs["callee"] = _symbol(self._next())
+        op.attrs["callee"] = read_symbol(self._next())
         self._expect("(")
         op.operands = self._values_until(")")
         if self._peek() == "{":
@@ -674,9 +674,9 @@ class _Parser:
         self._items(op)
         self._expect(":")
         # These two are printed without the names of their types.
-        _check([base], [_type(f"!tt.ptr{self._next()}")])
+        _check([base], [read_type(f"!tt.ptr{self._next()}")])
         self._expect(",")
-        return [_type(f"!tt.tensordesc{self._next()}")]
+        return [read_type(f"!tt.tensordesc{self._next()}")]
 
     def _descriptor(self, op: Op) -> list[Type]:
         """`%desc[%index...], %source : D, T` and `%desc[%index...] : D -> T`"""
@@ -752,7 +752,7 @@ class _Parser:
             op.operands += inits
             self._expect("->")
             types = self._type_list()
-        type = self._type() if self._accept(":") else _type("index")
+        type = self._type() if self._accept(":") else read_type("index")
         if self._accept("unsigned"):
             op.attrs["unsigned"] = True
         _check(op.operands, [type] * 3 + types)
@@ -837,7 +837,7 @@ def _format(
     def read(parser: _Parser, op: Op) -> list[Type]:
         parser._items(op, words)
         if missing := [w for w in words if w not in op.attrs]:
-            raise _Malformed(f"its {missing[0]} is missing")
+            raise Malformed(f"its {missing[0]} is missing")
         ins, outs = parser._types()
         if operands is not None:
             _check(op.operands, operands(ins))
@@ -857,9 +857,9 @@ def _memory(parser: _Parser, op: Op) -> list[Type]:
     parser._items(op, ("sem", "scope") if op.name == "tt.atomic_store" else ())
     (pointer,), _ = parser._types()
     if pointer.pointee is None:
-        raise _Malformed(f"{pointer} is not a pointer")
+        raise Malformed(f"{pointer} is not a pointer")
     value = _tensor(pointer.pointee, pointer.shape)
-    mask = _tensor(_type("i1"), pointer.shape)
+    mask = _tensor(read_type("i1"), pointer.shape)
     if op.name == "tt.load":
         expected = [pointer, mask, value]
     else:
@@ -877,7 +877,7 @@ def _tensor(scalar: Type, shape: tuple[int, ...]) -> Type:
 
 
 def _truth(ins: list[Type]) -> list[Type]:
-    return [_tensor(_type("i1"), ins[0].shape)]
+    return [_tensor(read_type("i1"), ins[0].shape)]
 
 
 def _select(parser: _Parser, op: Op) -> list[Type]:
@@ -885,7 +885,7 @@ def _select(parser: _Parser, op: Op) -> list[Type]:
     parser._items(op)
     ins, _ = parser._types()
     if len(ins) == 1:
-        ins = [_type("i1"), *ins]
+        ins = [read_type("i1"), *ins]
     condition, value = ins
     _check(op.operands, [condition, value, value])
     return [value]
@@ -900,7 +900,7 @@ def _histogram(parser: _Parser, op: Op) -> list[Type]:
     """The type of the optional mask is not printed."""
     parser._items(op)
     (source,), outs = parser._types()
-    expected = [source, _tensor(_type("i1"), source.shape)]
+    expected = [source, _tensor(read_type("i1"), source.shape)]
     _check(op.operands, expected[: len(op.operands)])
     return outs or []
 
@@ -912,7 +912,7 @@ def _atomic_poll(parser: _Parser, op: Op) -> list[Type]:
         op.operands.append(parser._value())
         parser._items(op)
     ins, outs = parser._types()
-    _check(op.operands, [*ins, _type("i64")][: len(op.operands)])
+    _check(op.operands, [*ins, read_type("i64")][: len(op.operands)])
     return outs or []
 
 
@@ -1017,7 +1017,7 @@ def _scan_attributes(attrs: dict[str, Any]) -> None:
 def _clamp_attributes(attrs: dict[str, Any]) -> None:
     propagate = attrs.get("propagateNan", "none")
     if propagate not in ("none", "all"):
-        raise _Malformed(f"propagateNan = {propagate} is not known")
+        raise Malformed(f"propagateNan = {propagate} is not known")
     attrs["propagateNan"] = propagate == "all"
 
 
@@ -1040,128 +1040,9 @@ _NORMALISERS: dict[str, Callable[[dict[str, Any]], None]] = {
 def _check(values: list[Value], types: list[Type]) -> None:
     """Compare operands with the types printed for them; learn those of values not defined yet."""
     if len(values) != len(types):
-        raise _Malformed(f"it has {len(values)} operands, but {len(types)} types for them")
+        raise Malformed(f"it has {len(values)} operands, but {len(types)} types for them")
     for value, type in zip(values, types, strict=True):
         if value.type is not type and value.type != type:
             if value.type is not _UNKNOWN:
-                raise _Malformed(f"%{value.name} is {value.type}, but is used as {type}")
+                raise Malformed(f"%{value.name} is {value.type}, but is used as {type}")
             value.type = type
-
-
-_type_cache: dict[str, Type] = {}
-
-
-def _type(text: str) -> Type:
-    known = _type_cache.get(text)
-    if known is None:
-        # Bounded by the element types and shapes that a process ever compiles.
-        known = _type_cache[text] = _new_type(text)
-    return known
-
-
-def _new_type(text: str) -> Type:
-    if match := _TENSOR.fullmatch(text):
-        elem = _type(match[2])
-        if elem.shape == ():
-            return elem.with_shape(tuple(int(d) for d in match[1][:-1].split("x")))
-    elif match := _POINTER.fullmatch(text):
-        return Type("ptr", (), _type(match[1]))
-    return Type(text)
-
-
-def _symbol(token: str) -> str:
-    if token[0] != "@":
-        raise _Malformed(f"expected a symbol, found {token!r}")
-    return _string(token[1:]) if token[1:2] == '"' else token[1:]
-
-
-def _string(token: str) -> str:
-    """The text of a string literal: MLIR escapes bytes as two hexadecimal digits."""
-    if token[0] != '"':
-        raise _Malformed(f"expected a string, found {token!r}")
-    body = token[1:-1]
-    if "\\" not in body:
-        return body
-    named = {b"n": b"\n", b"t": b"\t"}
-
-    def unescape(match: re.Match[bytes]) -> bytes:
-        code = match[1]
-        return bytes([int(code, 16)]) if len(code) == 2 else named.get(code, code)
-
-    return _ESCAPE.sub(unescape, body.encode()).decode(errors="replace")
-
-
-def _number(text: str, type: Type) -> int | float:
-    """A literal of the element type of `type`: floats rounded to it, hexadecimal as its bits."""
-    elem = type.elem
-    if elem[0] == "i":
-        if text in ("true", "false"):
-            return int(text == "true")
-        return int(text, 0)
-    if elem not in _FLOATS:
-        raise _Malformed(f"a literal of type {elem} is not known")
-    if text[:2] == "0x":
-        return _from_bits(int(text, 16), elem)
-    return _round(float(text), elem)
-
-
-#: Exponent bits, mantissa bits, bias, and whether there are infinities.
-_SMALL_FLOATS = {
-    "f8E5M2": (5, 2, 15, True),
-    "f8E4M3FN": (4, 3, 7, False),
-    "f16": (5, 10, 15, True),
-    "bf16": (8, 7, 127, True),
-}
-_FLOATS = {"f32", "f64", *_SMALL_FLOATS}
-
-
-def _from_bits(bits: int, elem: str) -> float:
-    if elem == "f64":
-        return struct.unpack("<d", struct.pack("<Q", bits))[0]
-    if elem == "f32":
-        return struct.unpack("<f", struct.pack("<I", bits))[0]
-    exponent_bits, mantissa_bits, bias, infinities = _SMALL_FLOATS[elem]
-    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
-    top = (1 << exponent_bits) - 1
-    exponent = (bits >> mantissa_bits) & top
-    mantissa = bits & ((1 << mantissa_bits) - 1)
-    if exponent == top and (infinities or mantissa == (1 << mantissa_bits) - 1):
-        return math.nan if mantissa else sign * math.inf
-    if exponent == 0:
-        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
-    return sign * math.ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
-
-
-def _round(value: float, elem: str) -> float:
-    """The nearest value of `elem`: MLIR prints as many digits as identify it, not all of them."""
-    if elem == "f64" or value == 0 or not math.isfinite(value):
-        return value
-    if elem == "f32":
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    _, mantissa_bits, bias, _ = _SMALL_FLOATS[elem]
-    exponent = max(math.frexp(value)[1] - 1, 1 - bias)
-    unit = exponent - mantissa_bits
-    return math.ldexp(round(math.ldexp(value, -unit)), unit)
-
-
-def _dense(body: str, type: Type) -> int | float | list[int | float]:
-    """The elements of `dense<body>`: the scalar of a splat, else a flat list."""
-    if body.startswith('"0x'):
-        return _blob(bytes.fromhex(body[3:-1]), type)
-    if body.startswith("["):
-        words = body.replace("[", " ").replace("]", " ").replace(",", " ").split()
-        if len(words) != type.numel:
-            raise _Malformed(f"{len(words)} elements for {type}")
-        return [_number(w, type) for w in words]
-    return _number(body.strip(), type)
-
-
-def _blob(data: bytes, type: Type) -> list[int | float]:
-    """Elements printed as one string of their bytes: what MLIR does with many of them."""
-    size = type.bits // 8
-    if type.elem == "i1" or len(data) != size * type.numel:
-        raise _Malformed(f"{len(data)} bytes for {type}")
-    chunks = [data[i : i + size] for i in range(0, len(data), size)]
-    if type.is_int:
-        return [int.from_bytes(c, "little", signed=True) for c in chunks]
-    return [_from_bits(int.from_bytes(c, "little"), type.elem) for c in chunks]

@@ -1,0 +1,136 @@
+"""Literals of MLIR's text: types, symbols, strings, numbers and constants, as Python values."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+
+from tritune.cpu.ir import Type
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)+)([^,]+)>")
+_POINTER = re.compile(r"!tt\.ptr<(.+?)(?:, \d+)?>")
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
+
+
+class Malformed(Exception):
+    """What the parser stumbled over, on its way to become a CompileError that says where."""
+
+
+_type_cache: dict[str, Type] = {}
+
+
+def read_type(text: str) -> Type:
+    known = _type_cache.get(text)
+    if known is None:
+        # Bounded by the element types and shapes that a process ever compiles.
+        known = _type_cache[text] = _new_type(text)
+    return known
+
+
+def _new_type(text: str) -> Type:
+    if match := _TENSOR.fullmatch(text):
+        elem = read_type(match[2])
+        if elem.shape == ():
+            return elem.with_shape(tuple(int(d) for d in match[1][:-1].split("x")))
+    elif match := _POINTER.fullmatch(text):
+        return Type("ptr", (), read_type(match[1]))
+    return Type(text)
+
+
+def read_symbol(token: str) -> str:
+    if token[0] != "@":
+        raise Malformed(f"expected a symbol, found {token!r}")
+    return read_string(token[1:]) if token[1:2] == '"' else token[1:]
+
+
+def read_string(token: str) -> str:
+    """The text of a string literal: MLIR escapes bytes as two hexadecimal digits."""
+    if token[0] != '"':
+        raise Malformed(f"expected a string, found {token!r}")
+    body = token[1:-1]
+    if "\\" not in body:
+        return body
+    named = {b"n": b"\n", b"t": b"\t"}
+
+    def unescape(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes([int(code, 16)]) if len(code) == 2 else named.get(code, code)
+
+    return _ESCAPE.sub(unescape, body.encode()).decode(errors="replace")
+
+
+def read_number(text: str, type: Type) -> int | float:
+    """A literal of the element type of `type`: floats rounded to it, hexadecimal as its bits."""
+    elem = type.elem
+    if elem[0] == "i":
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text, 0)
+    if elem not in _FLOATS:
+        raise Malformed(f"a literal of type {elem} is not known")
+    if text[:2] == "0x":
+        return _from_bits(int(text, 16), elem)
+    return _round(float(text), elem)
+
+
+#: Exponent bits, mantissa bits, bias, and whether there are infinities.
+_SMALL_FLOATS = {
+    "f8E5M2": (5, 2, 15, True),
+    "f8E4M3FN": (4, 3, 7, False),
+    "f16": (5, 10, 15, True),
+    "bf16": (8, 7, 127, True),
+}
+_FLOATS = {"f32", "f64", *_SMALL_FLOATS}
+
+
+def _from_bits(bits: int, elem: str) -> float:
+    if elem == "f64":
+        return struct.unpack("<d", struct.pack("<Q", bits))[0]
+    if elem == "f32":
+        return struct.unpack("<f", struct.pack("<I", bits))[0]
+    exponent_bits, mantissa_bits, bias, infinities = _SMALL_FLOATS[elem]
+    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
+    top = (1 << exponent_bits) - 1
+    exponent = (bits >> mantissa_bits) & top
+    mantissa = bits & ((1 << mantissa_bits) - 1)
+    if exponent == top and (infinities or mantissa == (1 << mantissa_bits) - 1):
+        return math.nan if mantissa else sign * math.inf
+    if exponent == 0:
+        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
+    return sign * math.ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
+
+
+def _round(value: float, elem: str) -> float:
+    """The nearest value of `elem`: MLIR prints as many digits as identify it, not all of them."""
+    if elem == "f64" or value == 0 or not math.isfinite(value):
+        return value
+    if elem == "f32":
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    _, mantissa_bits, bias, _ = _SMALL_FLOATS[elem]
+    exponent = max(math.frexp(value)[1] - 1, 1 - bias)
+    unit = exponent - mantissa_bits
+    return math.ldexp(round(math.ldexp(value, -unit)), unit)
+
+
+def read_dense(body: str, type: Type) -> int | float | list[int | float]:
+    """The elements of `dense<body>`: the scalar of a splat, else a flat list."""
+    if body.startswith('"0x'):
+        return _blob(bytes.fromhex(body[3:-1]), type)
+    if body.startswith("["):
+        words = body.replace("[", " ").replace("]", " ").replace(",", " ").split()
+        if len(words) != type.numel:
+            raise Malformed(f"{len(words)} elements for {type}")
+        return [read_number(w, type) for w in words]
+    return read_number(body.strip(), type)
+
+
+def _blob(data: bytes, type: Type) -> list[int | float]:
+    """Elements printed as one string of their bytes: what MLIR does with many of them."""
+    size = type.bits // 8
+    if type.elem == "i1" or len(data) != size * type.numel:
+        raise Malformed(f"{len(data)} bytes for {type}")
+    chunks = [data[i : i + size] for i in range(0, len(data), size)]
+    if type.is_int:
+        return [int.from_bytes(c, "little", signed=True) for c in chunks]
+    return [_from_bits(int.from_bytes(c, "little"), type.elem) for c in chunks]
