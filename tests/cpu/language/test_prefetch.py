@@ -92,9 +92,10 @@ def test_every_line_is_asked_for_once_and_the_first_ones_at_the_start(
 
     row, size = k * steps * weight.element_size(), weight.element_size()
     begin = weight.data_ptr()
-    inside = [
-        a - begin for a in asked_by(compiled, (x, weight, out)) if 0 <= a - begin < many * row
-    ]
+    asked = [address - begin for address in asked_by(compiled, (x, weight, out))]
+    # Every iteration asks for a tile, and the first one for those before which nobody came.
+    assert len(asked) == (steps + tiles) * many * k * size // LINE
+    inside = [offset for offset in asked if 0 <= offset < many * row]
     lines = Counter(offset // LINE for offset in inside)
     every = {(r * row + b) // LINE for r in range(many) for b in range(0, row, LINE)}
     assert set(lines) == every, "every line is asked for"

@@ -10,7 +10,8 @@ Two things keep it at the speed of memory.
 - A block of a product reads several rows side by side. The hardware sees that as many short
   streams, and fetches ahead in none of them. So the lines of the rows that come next are asked for
   one after the other, a few with every block; past the end of the tile, those of the next
-  iteration's tile.
+  iteration's tile, or of a later one's where tiles are small. What nobody could ask for before a
+  loop's first iteration is asked for when that begins.
 """
 
 from __future__ import annotations
