@@ -3,7 +3,7 @@
 A module is a list of functions; a function is a region; a region is a list of blocks; a block is a
 list of operations. Values are tensors or scalars (a scalar is a tensor of rank 0). Operation names
 are MLIR's own (`arith.addf`, `tt.load`), so that a dump can be read beside the TTIR it came from.
-Nothing here knows how MLIR is printed (`ttir.py` does) or how code is made of it (`lower/` does).
+Nothing here knows how MLIR is printed (`ttir/` does) or how code is made of it (`lower/` does).
 """
 
 from __future__ import annotations
