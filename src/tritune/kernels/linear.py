@@ -189,23 +189,28 @@ SHARED_CONSTRAINTS = (
     "kpack == 1 or arch in ('gfx90a', 'gfx942')",
 )
 
+#: Beside the method and the blocks.
+SHARED_PARAMETERS = (
+    Parameter("GROUP_M", (1, 4, 8)),
+    Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
+    Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
+    Parameter("num_stages", (2, 3, 4, 5), ("cuda",)),
+    Parameter("num_stages", (1, 2, 3), ("hip",)),
+    Parameter("waves_per_eu", (0, 2, 4), ("hip",)),
+    Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
+    Parameter("kpack", (1, 2), ("hip",)),
+    Parameter("micro_m", (0, 4, 6), ("cpu",)),
+    Parameter("micro_n", (0, 2, 4), ("cpu",)),
+    Parameter("unroll", (0, 1, 8), ("cpu",)),
+)
+
 SPACE = Space(
     (
         Parameter("METHOD", ("dot", "sum", "lanes")),
         Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
         Parameter("BLOCK_N", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
         Parameter("BLOCK_K", (8, 16, 32, 64, 128, 256, 512)),
-        Parameter("GROUP_M", (1, 4, 8)),
-        Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
-        Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
-        Parameter("num_stages", (2, 3, 4, 5), ("cuda",)),
-        Parameter("num_stages", (1, 2, 3), ("hip",)),
-        Parameter("waves_per_eu", (0, 2, 4), ("hip",)),
-        Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
-        Parameter("kpack", (1, 2), ("hip",)),
-        Parameter("micro_m", (0, 4, 6), ("cpu",)),
-        Parameter("micro_n", (0, 2, 4), ("cpu",)),
-        Parameter("unroll", (0, 1, 8), ("cpu",)),
+        *SHARED_PARAMETERS,
     ),
     (
         # Neighbours along K must be neighbours in memory, to be read as such.

@@ -23,6 +23,7 @@ from tritune.kernels.activations import activation_reference
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.linear import (
     SHARED_CONSTRAINTS,
+    SHARED_PARAMETERS,
     add_parts_kernel,
     along_k,
     cpu_config,
@@ -130,17 +131,7 @@ SPACE = Space(
         Parameter("BLOCK_M", (1, 2, 4, 8, 16, 32, 64, 128)),
         Parameter("BLOCK_N", (1, 2, 4, 8, 16, 32, 64, 128, 256)),
         Parameter("BLOCK_K", (8, 16, 32, 64, 128)),
-        Parameter("GROUP_M", (1, 4, 8)),
-        Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
-        Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
-        Parameter("num_stages", (2, 3, 4, 5), ("cuda",)),
-        Parameter("num_stages", (1, 2, 3), ("hip",)),
-        Parameter("waves_per_eu", (0, 2, 4), ("hip",)),
-        Parameter("matrix_instr_nonkdim", (0, 16, 32), ("hip",)),
-        Parameter("kpack", (1, 2), ("hip",)),
-        Parameter("micro_m", (0, 4, 6), ("cpu",)),
-        Parameter("micro_n", (0, 2, 4), ("cpu",)),
-        Parameter("unroll", (0, 1, 8), ("cpu",)),
+        *SHARED_PARAMETERS,
     ),
     (
         "BLOCK_K <= group",
