@@ -371,11 +371,22 @@ def few_rows_block(keys: int) -> int:
     return 256 if keys >= 4096 else 128 if keys >= 1024 else 64
 
 
+def _programs(problem: AttentionProblem, block_m: int, pack: bool = False) -> int:
+    rows, heads = problem.queries, problem.heads
+    if pack:
+        rows, heads = rows * problem.group, heads // problem.group
+    return problem.batch * heads * triton.cdiv(rows, block_m)
+
+
 def default_config(problem: AttentionProblem, family: str, arch: int | str) -> Config:
     """Sizes that fit everywhere: smaller tiles for wide heads and for few queries."""
     size = max(problem.head_size, problem.value_size)
     full = problem.dtype == "float32"
     block_m, block_n, warps = _default_tile(size, full, family, arch)
+    if family == "cpu" and not (problem.causal or problem.window):
+        # Where no tile computes for nothing, many rows share what a block of keys costs.
+        while 2 * block_m <= min(256, problem.queries) and _programs(problem, 2 * block_m) >= 32:
+            block_m *= 2
     # Few queries leave most rows of a tile unused, unless the heads that share keys fill them.
     pack = problem.group > 1 and problem.queries < block_m
     rows = problem.queries * (problem.group if pack else 1)
@@ -384,8 +395,7 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         if family == "cpu" and block_m <= 16:
             block_n = few_rows_block(problem.keys)
         warps = warps if full or size > 128 else 4
-    slots = problem.heads // (problem.group if pack else 1)
-    programs = problem.batch * slots * triton.cdiv(rows, block_m)
+    programs = _programs(problem, block_m, pack)
     seen = min(problem.keys, problem.window + problem.queries) if problem.window else problem.keys
     tile: dict[str, Value] = {
         "BLOCK_M": block_m,
