@@ -30,11 +30,7 @@ class Attributes(Tokens):
     def type_list(self) -> list[Type]:
         """`T`, `(T, U)` or `T, U`."""
         if self.accept("("):
-            types: list[Type] = []
-            while not self.accept(")"):
-                types.append(self.type())
-                self.accept(",")
-            return types
+            return self.type_list_until(")")
         types = [self.type()]
         while self.accept(",") or self.accept("*"):
             types.append(self.type())
