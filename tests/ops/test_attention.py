@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from tests.ops.attention_calls import Tensors, check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal
-from tritune.kernels.attention_prefill import attention_reference
+from tritune.kernels.attention_prefill import (
+    SPACE,
+    AttentionProblem,
+    attention_reference,
+    default_config,
+)
 from tritune.ops.attention import attention, attention_varlen
+from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.testing import surrounded
 
 # What a call can ask for, each compiled once; shapes are drawn for each.
@@ -335,3 +341,47 @@ def test_bad_cumulative_lengths_are_refused(
     k_starts = torch.tensor(starts, dtype=FP32 if isinstance(starts[0], float) else torch.int32)
     with pytest.raises(ValueError, match=f"^attention_varlen: .*({message})"):
         attention_varlen(q, k, v, q_starts, k_starts, *longest)
+
+
+def problem_of(**changes: Any) -> AttentionProblem:
+    fields = {
+        "batch": 1, "heads": 32, "group": 4, "queries": 1024, "keys": 1024, "head_size": 128,
+        "value_size": 128, "dtype": "float32", "causal": False, "window": 0, "softcap": False,
+        "mask": "none", "alibi": False,
+    }  # fmt: skip
+    return AttentionProblem(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("family", "arch"),
+    [("cpu", "host"), ("cuda", 80), ("cuda", 120), ("hip", "gfx942"), ("hip", "gfx1100")],
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 100, 1024])
+@pytest.mark.parametrize("size", [64, 96, 128, LARGEST_HEAD])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_default_is_a_point_of_the_space(
+    family: str, arch: int | str, causal: bool, queries: int, size: int, dtype: str
+) -> None:
+    problem = problem_of(
+        queries=queries, head_size=size, value_size=size, causal=causal, dtype=dtype
+    )
+    SPACE.check(default_config(problem, family, arch), family, arch, problem.fields())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, 256),
+        ({"causal": True}, 64),
+        ({"window": 512}, 64),
+        ({"queries": 200}, 128),
+        ({"heads": 8, "group": 1}, 256),
+        ({"heads": 8, "group": 1, "queries": 512}, 128),
+        ({"heads": 8, "group": 1, "queries": 512, "batch": 2}, 256),
+    ],
+)
+def test_tiles_on_a_cpu_are_tall_where_nothing_is_hidden_and_programs_are_many(
+    changes: dict[str, Any], rows: int
+) -> None:
+    assert default_config(problem_of(**changes), "cpu", "host")["BLOCK_M"] == rows

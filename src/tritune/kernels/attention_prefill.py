@@ -371,11 +371,15 @@ def few_rows_block(keys: int) -> int:
     return 256 if keys >= 4096 else 128 if keys >= 1024 else 64
 
 
-def _programs(problem: AttentionProblem, block_m: int, pack: bool = False) -> int:
-    rows, heads = problem.queries, problem.heads
-    if pack:
-        rows, heads = rows * problem.group, heads // problem.group
-    return problem.batch * heads * triton.cdiv(rows, block_m)
+def _tall_block(problem: AttentionProblem, block_m: int) -> int:
+    """Rows of a tile on a CPU where every query sees every key: none of them computes for nothing,
+    and the more there are, the less does each pay for a block of keys. But a machine of many cores
+    needs programs for all of them.
+    """
+    rows = problem.batch * problem.heads * problem.queries
+    while 2 * block_m <= min(256, problem.queries) and rows >= 32 * 2 * block_m:
+        block_m *= 2
+    return block_m
 
 
 def default_config(problem: AttentionProblem, family: str, arch: int | str) -> Config:
@@ -384,9 +388,7 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     full = problem.dtype == "float32"
     block_m, block_n, warps = _default_tile(size, full, family, arch)
     if family == "cpu" and not (problem.causal or problem.window):
-        # Where no tile computes for nothing, many rows share what a block of keys costs.
-        while 2 * block_m <= min(256, problem.queries) and _programs(problem, 2 * block_m) >= 32:
-            block_m *= 2
+        block_m = _tall_block(problem, block_m)
     # Few queries leave most rows of a tile unused, unless the heads that share keys fill them.
     pack = problem.group > 1 and problem.queries < block_m
     rows = problem.queries * (problem.group if pack else 1)
@@ -395,7 +397,8 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         if family == "cpu" and block_m <= 16:
             block_n = few_rows_block(problem.keys)
         warps = warps if full or size > 128 else 4
-    programs = _programs(problem, block_m, pack)
+    slots = problem.heads // (problem.group if pack else 1)
+    programs = problem.batch * slots * triton.cdiv(rows, block_m)
     seen = min(problem.keys, problem.window + problem.queries) if problem.window else problem.keys
     tile: dict[str, Value] = {
         "BLOCK_M": block_m,
