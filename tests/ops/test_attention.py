@@ -375,7 +375,7 @@ def test_the_default_is_a_point_of_the_space(
         ({}, 256),
         ({"causal": True}, 64),
         ({"window": 512}, 64),
-        ({"queries": 200}, 128),
+        ({"queries": 128, "batch": 4}, 128),
         ({"heads": 8, "group": 1}, 256),
         ({"heads": 8, "group": 1, "queries": 512}, 128),
         ({"heads": 8, "group": 1, "queries": 512, "batch": 2}, 256),
