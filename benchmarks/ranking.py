@@ -33,6 +33,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from benchmarks.recorded_winners import TILE, RecordedWinner, winners
 from benchmarks.screening import ATTENTION, whole_or_count
 from benchmarks.screening import subject_for as kind_of_code
+from benchmarks.timing import at_least_one
 
 from tritune.kernels.attention_prefill import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
@@ -180,10 +181,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dejavu", type=Path, help="a folder with triton-dejavu's caches")
     parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
     parser.add_argument("--targets", nargs="+", help="only these")
-    parser.add_argument("--blocks", type=int, nargs="+", help="only these block sizes, for a try")
+    parser.add_argument(
+        "--blocks", type=at_least_one, nargs="+", help="only these block sizes, for a try"
+    )
     parser.add_argument("--space", type=whole_or_count, metavar="full|N", help="how many tiles")
     parser.add_argument("--budgets", choices=["largest", "all"], default="all")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-j", "--jobs", type=at_least_one, default=os.cpu_count() or 1)
     parser.add_argument("--store", default="screening.sqlite", help="where builds are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options = parser.parse_args(arguments)

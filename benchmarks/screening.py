@@ -33,6 +33,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import triton
 from benchmarks.recorded_winners import RecordedWinner, winners
+from benchmarks.timing import at_least_one
 
 from tritune.screening.candidates import candidates, family
 from tritune.screening.screen import Screened, screen
@@ -252,7 +253,7 @@ def one_by_one(subject: Subject, configs: Sequence[Config], cache: Path) -> floa
 
 
 def whole_or_count(text: str) -> int | None:
-    return None if text == "full" else int(text)
+    return None if text == "full" else at_least_one(text)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -261,13 +262,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--space", type=whole_or_count, default=None, metavar="full|N")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-j", "--jobs", type=at_least_one, default=os.cpu_count() or 1)
     parser.add_argument("--orders", action="store_true", help="all orders of programs too")
     parser.add_argument("--store", default="screening.sqlite", help="where results are kept")
     parser.add_argument("--winners", action="store_true")
     parser.add_argument("--dejavu", type=Path, help="a folder with triton-dejavu's caches")
     parser.add_argument("--aotriton", type=Path, help="AOTriton's tuning database")
-    parser.add_argument("--compare", type=int, metavar="N")
+    parser.add_argument("--compare", type=at_least_one, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options = parser.parse_args(arguments)
     options.say = functools.partial(

@@ -50,3 +50,10 @@ def test_a_winner_that_cannot_work_is_lost_and_one_that_can_is_not(tmp_path: Pat
         assert not found["changed"]
         [config] = map(screening.subject_config(subject), [good])
         assert screen(subject, store, only=[config], jobs=1).new_builds == 0
+
+
+@pytest.mark.parametrize("option", ["--compare", "--space", "--jobs"])
+def test_none_of_something_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        screening.main([option, "0"])
+    assert "'0' is not a number of at least 1" in capsys.readouterr().err
