@@ -130,10 +130,10 @@ def test_half_precision(dtype, flags):
     check(batch(MIXED, dtype), **FLAGS[flags])
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("splits", "kv_heads"), [(1, 1), (3, 1), (2, 2)])
 @pytest.mark.parametrize("flags", ["plain", "everything"])
-def test_any_lengths(flags, splits, use_config):
-    use_config(NUM_SPLITS=splits)
+def test_any_lengths(flags, splits, kv_heads, use_config):
+    use_config(NUM_SPLITS=splits, KV_HEADS=kv_heads)
 
     @settings(max_examples=12, deadline=None, derandomize=True, database=None)
     @given(
@@ -225,10 +225,36 @@ def test_split_keys_are_merged(flags, splits, use_config):
     check(batch([(1, 300), (2, 5), (1, 0), (20, 90)]), **FLAGS[flags])
 
 
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_program_of_several_kv_heads(flags, dtype, use_config):
+    use_config(BLOCK_M=4, KV_HEADS=2, NUM_SPLITS=2)
+    check(batch(MIXED, dtype), **FLAGS[flags])
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_every_kv_head_has_its_own_rows_and_scales(kv_heads, use_config):
+    tensors = batch([(1, 70), (3, 41)], kv_dtype=torch.int8, heads=8, kv_heads=4)
+    scales = {
+        "k_scale": torch.tensor([0.01, 0.02, 0.03, 0.04]),
+        "v_scale": torch.tensor([4.0, 3.0, 2.0, 1.0]) / 40,
+    }
+    use_config(BLOCK_M=4)
+    one_by_one = check(tensors, **scales)
+    use_config(BLOCK_M=4, KV_HEADS=kv_heads)
+    assert torch.equal(check(tensors, **scales), one_by_one)
+
+
+def test_several_kv_heads_of_a_split_head(use_config):
+    use_config(BLOCK_M=4, KV_HEADS=2, SPLIT_HEAD=True)
+    check(batch(MIXED, size=80, value_size=48))
+
+
 @pytest.mark.parametrize(
     "config",
     [
         {"PRE_LOAD_V": True},
+        {"PRE_LOAD_V": True, "BLOCK_M": 4, "KV_HEADS": 2},
         {"BLOCK_M": 4, "BLOCK_N": 64},
         {"BLOCK_M": 64, "BLOCK_N": 32},
         {"BLOCK_N": 128, "PEEL": False},
@@ -309,6 +335,32 @@ def test_every_default_is_in_a_large_space(family, kv_dtype):
                         assert SPACE.size(family, arch, fields) > 450
 
 
+@pytest.mark.parametrize(
+    ("kv_heads", "group", "queries", "size", "kv_dtype", "heads", "keys_at_once"),
+    [
+        pytest.param(8, 4, 1, 128, "bfloat16", 8, 16, id="all of them"),
+        pytest.param(8, 4, 1, 128, "float32", 8, 16, id="never less than 16 keys"),
+        pytest.param(32, 1, 1, 128, "bfloat16", 8, 16, id="eight of many"),
+        pytest.param(2, 4, 1, 128, "bfloat16", 2, 64, id="short rows of keys"),
+        pytest.param(6, 4, 1, 128, "bfloat16", 2, 64, id="a power of two"),
+        pytest.param(8, 8, 1, 128, "bfloat16", 4, 32, id="as many as the cache holds"),
+        pytest.param(8, 4, 4, 128, "bfloat16", 1, 256, id="more rows"),
+        pytest.param(1, 8, 1, 128, "bfloat16", 1, 256, id="there is one"),
+    ],
+)
+def test_a_cpu_decodes_several_kv_heads_at_once(
+    kv_heads, group, queries, size, kv_dtype, heads, keys_at_once
+):
+    problem = PagedAttentionProblem(
+        kv_dtype, kv_dtype, size, size, kv_heads, group, 16, queries, 4, 4096, True,
+        window=False, softcap=False, alibi=False, sinks=False,
+    )  # fmt: skip
+    config = default(problem, "cpu", "x86-64-v4")
+    assert (config["KV_HEADS"], config["BLOCK_N"]) == (heads, keys_at_once)
+    SPACE.check(config, "cpu", "x86-64-v4", problem.fields())
+    assert "KV_HEADS" not in default(problem, "cuda", 90)
+
+
 @pytest.mark.parametrize("flags", ["plain", "everything"])
 def test_two_runs_agree_bit_for_bit(flags):
     tensors = batch(MIXED)
@@ -317,10 +369,10 @@ def test_two_runs_agree_bit_for_bit(flags):
     )
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("splits", "kv_heads"), [(1, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("flags", ["plain", "everything"])
-def test_what_lies_outside_is_not_read(flags, splits, use_config):
-    use_config(NUM_SPLITS=splits)
+def test_what_lies_outside_is_not_read(flags, splits, kv_heads, use_config):
+    use_config(NUM_SPLITS=splits, KV_HEADS=kv_heads)
     tensors = batch(MIXED)
     out = paged_attention(*tensors, **FLAGS[flags])
     assert out.isfinite().all()
@@ -329,9 +381,9 @@ def test_what_lies_outside_is_not_read(flags, splits, use_config):
     assert torch.equal(out, paged_attention(*other, **FLAGS[flags]))
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-def test_a_nan_that_is_seen_is_not_hidden(splits, use_config):
-    use_config(NUM_SPLITS=splits)
+@pytest.mark.parametrize(("splits", "kv_heads"), [(1, 1), (3, 1), (3, 2)])
+def test_a_nan_that_is_seen_is_not_hidden(splits, kv_heads, use_config):
+    use_config(NUM_SPLITS=splits, KV_HEADS=kv_heads)
     q, k, *rest = batch([(1, 70), (1, 20)])
     k[rest[1][0, 0], 3, 0] = float("nan")
     out = paged_attention(q, k, *rest)
@@ -353,9 +405,9 @@ def test_pages_that_left_the_window_are_not_read(use_config):
     assert torch.equal(out, paged_attention(q, k, v, table, lens, starts, window=20))
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-def test_only_out_is_written(splits, use_config):
-    use_config(NUM_SPLITS=splits)
+@pytest.mark.parametrize(("splits", "kv_heads"), [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_only_out_is_written(splits, kv_heads, use_config):
+    use_config(NUM_SPLITS=splits, KV_HEADS=kv_heads)
     tensors = batch(MIXED)
     tokens = tensors[0].shape[0]
     around = torch.full((tokens + 2, HEADS + 1, 2, 20), float("nan"))

@@ -8,6 +8,9 @@ The GROUP query heads that share a KV head see the same keys, so a program takes
 works on BLOCK_M *rows*, where row r of a sequence is query r // GROUP under head r % GROUP of the
 group. The keys of a sequence may be dealt out to NUM_SPLITS programs, each of which then writes its
 own softmax and its log-sum-exp; a second kernel merges them.
+
+All KV heads of a key lie side by side. A program of KV_HEADS of them reads memory in longer pieces,
+which is what memory likes; but there are fewer programs, and each keeps as many accumulators.
 """
 
 from dataclasses import dataclass
@@ -100,11 +103,12 @@ def _visit_keys(
     factor, cap, window, table_stride, k_strides, v_strides,
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr, VALUE_PARTS: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CAUSAL: tl.constexpr, E4M3_BITS: tl.constexpr, MASKED: tl.constexpr,
-    PRE_LOAD_V: tl.constexpr, BLOCK_N: tl.constexpr,
+    PRE_LOAD_V: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys first..end into the running softmax; MASKED where some may be out of sight.
 
-    `first` is a multiple of BLOCK_N; keys below `lowest` are not touched.
+    What rows have of their own is a tuple with an entry for each KV head. `first` is a multiple of
+    BLOCK_N; keys below `lowest` are not touched.
     """
     for start in range(first, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
@@ -114,21 +118,43 @@ def _visit_keys(
         )
         k_rows = pages * k_strides[0] + slots.to(tl.int64) * k_strides[1]
         v_rows = pages * v_strides[0] + slots.to(tl.int64) * v_strides[1]
-        k = load_rows(k_ptr, k_rows, touched, k_strides[3], SIZE, PARTS, tl.int64, 1, MASKED)
-        if PRE_LOAD_V:
-            v = load_rows(
-                v_ptr, v_rows, touched, v_strides[3], VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED
-            )
-        k = _as_dtype(k, q[0].dtype, E4M3_BITS)
-        scores = score_keys(q, k, factor, cap, slopes, keys, positions)
-        if MASKED:
-            scores = hide_keys(scores, touched, keys, positions, window, CAUSAL)
-        weights, shrink, row_max, row_sum = fold_scores(scores, row_max, row_sum)
-        if not PRE_LOAD_V:
-            v = load_rows(
-                v_ptr, v_rows, touched, v_strides[3], VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED
-            )
-        acc = fold_values(acc, weights, shrink, _as_dtype(v, q[0].dtype, E4M3_BITS))
+        # One thing after the other, each for all heads: what they read lies side by side.
+        scores, v = tl.tuple(()), tl.tuple(())
+        for head in tl.static_range(KV_HEADS):
+            head_ptr = k_ptr + head * k_strides[2]
+            k = load_rows(head_ptr, k_rows, touched, k_strides[3], SIZE, PARTS, tl.int64, 1, MASKED)
+            if PRE_LOAD_V:
+                v += (
+                    load_rows(
+                        v_ptr + head * v_strides[2], v_rows, touched, v_strides[3],
+                        VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED,
+                    ),
+                )  # fmt: skip
+            k = _as_dtype(k, q[head][0].dtype, E4M3_BITS)
+            slope = slopes[head] if len(slopes) > 0 else None
+            scores += (score_keys(q[head], k, factor[head], cap, slope, keys, positions),)
+        weights, shrink = tl.tuple(()), tl.tuple(())
+        new_max, new_sum, new_acc = tl.tuple(()), tl.tuple(()), tl.tuple(())
+        for head in tl.static_range(KV_HEADS):
+            seen = scores[head]
+            if MASKED:
+                seen = hide_keys(seen, touched, keys, positions, window, CAUSAL)
+            folded = fold_scores(seen, row_max[head], row_sum[head])
+            weights += (folded[0],)
+            shrink += (folded[1],)
+            new_max += (folded[2],)
+            new_sum += (folded[3],)
+        for head in tl.static_range(KV_HEADS):
+            if not PRE_LOAD_V:
+                v += (
+                    load_rows(
+                        v_ptr + head * v_strides[2], v_rows, touched, v_strides[3],
+                        VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED,
+                    ),
+                )  # fmt: skip
+            values = _as_dtype(v[head], q[head][0].dtype, E4M3_BITS)
+            new_acc += (fold_values(acc[head], weights[head], shrink[head], values),)
+        acc, row_max, row_sum = new_acc, new_max, new_sum
     return acc, row_max, row_sum
 
 
@@ -141,8 +167,9 @@ def paged_attention_kernel(
     CAUSAL: tl.constexpr, E4M3_BITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr,
     SPLIT_HEAD: tl.constexpr, PRE_LOAD_V: tl.constexpr, PEEL: tl.constexpr,
+    KV_HEADS: tl.constexpr = 1,
 ):  # fmt: skip
-    """softmax(q k^T scale) v for BLOCK_M rows of one sequence, one KV head, one share of the keys.
+    """softmax(q k^T scale) v for BLOCK_M rows of a sequence under each of KV_HEADS heads of keys.
 
     With one split, `out` is the result. With more, it has `num_rows` dense rows for each split: the
     softmax over its keys; and lse, log2 of the sum that it was divided by. What is absent is None:
@@ -154,7 +181,7 @@ def paged_attention_kernel(
     PARTS: tl.constexpr = head_parts(SIZE, SPLIT_HEAD)
     VALUE_PARTS: tl.constexpr = head_parts(VALUE_SIZE, SPLIT_HEAD)
     block = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    kv_head = tl.program_id(1) * KV_HEADS
     split = tl.program_id(2)
     sequence, first_block = _sequence_of(cu_seqlens_q_ptr, num_seqs, block, GROUP, BLOCK_M)
     first_token = tl.load(cu_seqlens_q_ptr + sequence).to(tl.int32)
@@ -166,27 +193,36 @@ def paged_attention_kernel(
 
     rows = first_row + tl.arange(0, BLOCK_M)
     queries = rows // GROUP
-    heads = kv_head * GROUP + rows % GROUP
+    first_heads = kv_head * GROUP + rows % GROUP
     tokens = (first_token + queries).to(tl.int64)
     real = queries < num_queries
     positions = num_keys - num_queries + queries
-
-    q_rows = tokens * q_strides[0] + heads.to(tl.int64) * q_strides[1]
-    q = load_rows(q_ptr, q_rows, real, q_strides[2], SIZE, PARTS, tl.int64, 0, True)
-    scale = scale.to(tl.float32)
-    if k_scale_ptr is not None:
-        scale *= tl.load(k_scale_ptr + kv_head * scale_strides[0]).to(tl.float32)
-    factor, cap = score_units(scale, softcap)
-    slopes = None
-    if slopes_ptr is not None:
-        slopes = tl.load(slopes_ptr + heads).to(tl.float32) * LOG2_E
     table_ptr = block_table_ptr + sequence.to(tl.int64) * table_strides[0]
     k_ptr += kv_head.to(tl.int64) * k_strides[2]
     v_ptr += kv_head.to(tl.int64) * v_strides[2]
 
-    # The sinks of split keys are the merging kernel's.
-    row_max, row_sum = begin_softmax(sinks_ptr if NUM_SPLITS == 1 else None, heads, BLOCK_M)
-    acc = no_values(BLOCK_M, VALUE_PARTS)
+    # What each of the KV heads has of its own.
+    q, factor, slopes = tl.tuple(()), tl.tuple(()), tl.tuple(())
+    acc, row_max, row_sum = tl.tuple(()), tl.tuple(()), tl.tuple(())
+    cap = None
+    for head in tl.static_range(KV_HEADS):
+        heads = first_heads + head * GROUP
+        q_rows = tokens * q_strides[0] + heads.to(tl.int64) * q_strides[1]
+        q += (load_rows(q_ptr, q_rows, real, q_strides[2], SIZE, PARTS, tl.int64, 0, True),)
+        head_scale = scale.to(tl.float32)
+        if k_scale_ptr is not None:
+            place = k_scale_ptr + (kv_head + head) * scale_strides[0]
+            head_scale *= tl.load(place).to(tl.float32)
+        head_factor, cap = score_units(head_scale, softcap)
+        factor += (head_factor,)
+        if slopes_ptr is not None:
+            slopes += (tl.load(slopes_ptr + heads).to(tl.float32) * LOG2_E,)
+        # The sinks of split keys are the merging kernel's.
+        head_max, head_sum = begin_softmax(sinks_ptr if NUM_SPLITS == 1 else None, heads, BLOCK_M)
+        row_max += (head_max,)
+        row_sum += (head_sum,)
+        acc += (no_values(BLOCK_M, VALUE_PARTS),)
+
     first_position = num_keys - num_queries + first_row // GROUP
     last_query = tl.minimum((first_row + BLOCK_M - 1) // GROUP, num_queries - 1)
     last_position = num_keys - num_queries + last_query
@@ -205,24 +241,30 @@ def paged_attention_kernel(
             acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, begin, lowest, stop, positions,
             slopes, factor, cap, window, table_strides[1], k_strides, v_strides,
             SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, PAGE_SIZE, CAUSAL, E4M3_BITS,
-            PHASES[phase] != "whole", PRE_LOAD_V, BLOCK_N,
+            PHASES[phase] != "whole", PRE_LOAD_V, KV_HEADS, BLOCK_N,
         )  # fmt: skip
 
-    value_scale = None
-    if v_scale_ptr is not None:
-        value_scale = tl.load(v_scale_ptr + kv_head * scale_strides[1]).to(tl.float32)
-    if NUM_SPLITS > 1:
-        out_rows = tokens * (tl.num_programs(1) * GROUP) + heads + split * num_rows.to(tl.int64)
-        tl.store(lse_ptr + out_rows, row_max + tl.log2(row_sum), mask=real)
-        out_rows, dim_stride = out_rows * VALUE_SIZE, 1
-        # Nobody reads the result of a split without keys.
-        real = real & (first < end)
-    else:
-        out_rows = tokens * out_strides[0] + heads.to(tl.int64) * out_strides[1]
-        dim_stride = out_strides[2]
-    store_rows(
-        out_ptr, out_rows, real, dim_stride, acc, row_sum, value_scale, VALUE_SIZE, VALUE_PARTS
-    )
+    for head in tl.static_range(KV_HEADS):
+        heads = first_heads + head * GROUP
+        value_scale = None
+        if v_scale_ptr is not None:
+            place = v_scale_ptr + (kv_head + head) * scale_strides[1]
+            value_scale = tl.load(place).to(tl.float32)
+        written = real
+        if NUM_SPLITS > 1:
+            all_heads = tl.num_programs(1) * KV_HEADS * GROUP
+            out_rows = tokens * all_heads + heads + split * num_rows.to(tl.int64)
+            tl.store(lse_ptr + out_rows, row_max[head] + tl.log2(row_sum[head]), mask=real)
+            out_rows, dim_stride = out_rows * VALUE_SIZE, 1
+            # Nobody reads the result of a split without keys.
+            written = real & (first < end)
+        else:
+            out_rows = tokens * out_strides[0] + heads.to(tl.int64) * out_strides[1]
+            dim_stride = out_strides[2]
+        store_rows(
+            out_ptr, out_rows, written, dim_stride, acc[head], row_sum[head], value_scale,
+            VALUE_SIZE, VALUE_PARTS,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -256,6 +298,11 @@ class PagedAttentionProblem(Problem):
 _KV_TILES = "num_stages * BLOCK_N * (head_size + value_size)"
 _KV_BYTES = "(4 if kv_dtype == 'float32' else 2 if kv_dtype in ('float16', 'bfloat16') else 1)"
 
+#: Of the dtypes of caches; the others' are one.
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: Of the keys that a CPU's program reads at a time where it has several KV heads.
+_TILE_BYTES = 32768
+
 SPACE = Space(
     parameters=(
         Parameter("BLOCK_M", (16, 32, 64, 128), ("cuda", "hip")),
@@ -266,6 +313,7 @@ SPACE = Space(
         Parameter("SPLIT_HEAD", (False, True)),
         Parameter("PRE_LOAD_V", (False, True)),
         Parameter("PEEL", (False, True)),
+        Parameter("KV_HEADS", (1, 2, 4, 8), ("cpu",)),
         Parameter("num_warps", (1, 2, 4, 8), ("cuda", "hip")),
         Parameter("num_stages", (1, 2, 3, 4), ("cuda",)),
         Parameter("maxnreg", (128, 168, 255), ("cuda",)),
@@ -281,6 +329,9 @@ SPACE = Space(
         # A program without a single whole row of work, or a split without a tile, is never best.
         "BLOCK_M <= max(16, 2 * queries * group)",
         "NUM_SPLITS == 1 or NUM_SPLITS * BLOCK_N <= keys",
+        # Several KV heads are worth it where rows are few, and all accumulators stay in the cache.
+        "kv_heads % KV_HEADS == 0",
+        "KV_HEADS == 1 or BLOCK_M <= 16 and KV_HEADS * BLOCK_M * value_size <= 16384",
         # A head of a power of two has one part.
         "not SPLIT_HEAD or head_size & (head_size - 1) or value_size & (value_size - 1)",
         # What the pipeline keeps in shared memory has to fit there.
@@ -326,12 +377,34 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
     return (64, 32, 4) if size <= 128 else (64, 32, 8)
 
 
+def _heads_at_once(problem: PagedAttentionProblem, block_m: int) -> int:
+    """How many KV heads a CPU's program takes when it decodes.
+
+    Each has its code, which takes time to compile, and its accumulator, which is read and written
+    for every tile of keys.
+    """
+    heads = 1
+    while (
+        problem.rows <= 8
+        and 2 * heads <= 8
+        and problem.kv_heads % (2 * heads) == 0
+        and 2 * heads * block_m * problem.value_size <= 4096
+    ):
+        heads *= 2
+    return heads
+
+
 def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Config:
     """Blocks as large as the rows of a sequence allow; splits where programs would be too few."""
     block_m, block_n, warps = _default_tile(problem, family, arch)
     smallest = 1 if family == "cpu" else 16
     block_m = min(block_m, max(triton.next_power_of_2(problem.rows), smallest))
-    programs = problem.sequences * problem.kv_heads * triton.cdiv(problem.rows, block_m)
+    heads = _heads_at_once(problem, block_m) if family == "cpu" else 1
+    if heads > 1:
+        # What is read at a time, and asked for while the tile before it is read.
+        key_bytes = heads * problem.head_size * _BYTES.get(problem.kv_dtype, 1)
+        block_n = min(block_n, max(16, _TILE_BYTES // triton.next_power_of_2(key_bytes)))
+    programs = problem.sequences * problem.kv_heads // heads * triton.cdiv(problem.rows, block_m)
     splits = default_splits(programs, problem.keys, family)
     if family == "cpu" and problem.rows <= 16:
         # The heads of a key lie side by side: with short splits, the pages of memory that one head
@@ -351,7 +424,7 @@ def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Con
         own: dict[str, Value] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
         stages = 2 if warps == 8 and problem.dtype == "float32" else 1
         return Config.of(**tile, num_warps=warps, num_stages=stages, **own)
-    return Config.of(**tile, micro_m=0, micro_n=0, unroll=0)
+    return Config.of(**tile, KV_HEADS=heads, micro_m=0, micro_n=0, unroll=0)
 
 
 def reference(

@@ -340,7 +340,7 @@ def _launch(
     blocks = tokens * problem.group // config["BLOCK_M"] + sequences
     steps.launch(
         paged_attention_kernel,
-        (blocks, problem.kv_heads, config["NUM_SPLITS"]),
+        (blocks, problem.kv_heads // config.get("KV_HEADS", 1), config["NUM_SPLITS"]),
         (
             q, k_cache, v_cache, out, lse, block_table, seq_lens, starts, slopes, sinks,
             k_scale, v_scale,

@@ -42,7 +42,7 @@ def few_rows_kernel(
     tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
 
 
-def asked_by(compiled: Any, tensors: Sequence[torch.Tensor]) -> list[int]:
+def asked_by(compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int) -> list[int]:
     """The addresses that one program asks for, in their order."""
     text, count = _ASKED.subn(r"@asked(ptr \1)", compiled.asm["llir"])
     assert count, "nothing is asked for"
@@ -63,6 +63,7 @@ def asked_by(compiled: Any, tensors: Sequence[torch.Tensor]) -> list[int]:
     tracker = builder.link(loader._jit(), f"asking{id(found)}")
     entry: Callable[..., None] = loader.Entry(tracker[loader.ENTRY])
     addresses = struct.pack(f"<{len(tensors)}Q", *(tensor.data_ptr() for tensor in tensors))
+    addresses += struct.pack(f"<{len(numbers)}i", *numbers)
     entry(addresses, 1, 1, 1, 1, (ctypes.c_int32 * 8)())
     return found
 
@@ -110,3 +111,65 @@ def test_every_line_is_asked_for_once_and_the_first_ones_at_the_start(
     first = [tile_of(offset) for offset in inside[: int(tiles * many * k * size) // LINE]]
     assert first == sorted(first)
     assert set(first) == set(range(ahead))
+
+
+@triton.jit
+def rows_by_table_kernel(
+    x_ptr, cache_ptr, table_ptr, out_ptr, steps,
+    FEW: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr, WRITES: tl.constexpr,
+):  # fmt: skip
+    """The sum of x times the transposed pages that a table names; WRITES: and names them anew."""
+    few, rows, k = tl.arange(0, FEW), tl.arange(0, ROWS), tl.arange(0, K)
+    x = tl.load(x_ptr + few[:, None] * K + k[None, :])
+    acc = tl.zeros([FEW, ROWS], tl.float32)
+    for step in range(steps):
+        page = tl.load(table_ptr + step).to(tl.int64)
+        tile = tl.load(cache_ptr + page * (ROWS * K) + rows[:, None] * K + k[None, :])
+        acc = tl.dot(x, tile.T, acc)
+        if WRITES:
+            tl.store(table_ptr + step, page.to(tl.int32))
+    tl.store(out_ptr + few[:, None] * ROWS + rows[None, :], acc)
+
+
+def pages_asked_for(dtype: torch.dtype, rows: int, writes: bool = False) -> list[list[int]]:
+    """The lines of pages 5, 2, 7, 0, 3, of 64 numbers in each row, as they are asked for."""
+    few, k, pages = 4, 64, torch.tensor([5, 2, 7, 0, 3], dtype=torch.int32)
+    cache, x = normal(dtype, 8 * rows, k), normal(dtype, few, k)
+    out = torch.empty(few, rows)
+    tensors = (x, cache, pages, out)
+    compiled = rows_by_table_kernel[1,](*tensors, len(pages), few, rows, k, writes)
+    expected = x.double() @ cache.double().view(8, rows, k)[pages.long()].sum(0).T
+    torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-1)
+    page_bytes = rows * k * cache.element_size()
+    found = [a - cache.data_ptr() for a in asked_by(compiled, tensors, len(pages))]
+    return [[offset // page_bytes, offset % page_bytes // LINE] for offset in found]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_tells_what_to_ask_for(dtype: torch.dtype) -> None:
+    rows = 16
+    asked = pages_asked_for(dtype, rows)
+    lines = rows * 64 * dtype.itemsize // LINE
+    # Each page while the one before it is read; after the last there is none but itself.
+    assert [page for page, _ in asked[::lines]] == [2, 7, 0, 3, 3]
+    for first in range(0, len(asked), lines):
+        assert sorted(asked[first : first + lines]) == [[asked[first][0], n] for n in range(lines)]
+
+
+def test_a_table_tells_what_follows_a_large_tile() -> None:
+    rows = 64
+    asked = pages_asked_for(torch.float32, rows)
+    lines = rows * 64 * 4 // LINE
+    half = [sorted(asked[first : first + lines // 2]) for first in range(0, len(asked), lines // 2)]
+    lower, upper = range(lines // 2), range(lines // 2, lines)
+    tiles = [(5, upper), (2, lower), (2, upper), (7, lower), (7, upper), (0, lower), (0, upper)]
+    tiles += [(3, lower), (3, upper), (3, lower)]
+    assert half == [[[page, line] for line in part] for page, part in tiles]
+
+
+def test_a_table_that_the_loop_writes_tells_nothing() -> None:
+    rows = 16
+    asked = pages_asked_for(torch.float32, rows, writes=True)
+    pages = [page for page, _ in asked]
+    assert set(pages) <= {5, 2, 7, 0, 3}
+    assert pages[: len(pages) // 5] == [5] * (len(pages) // 5)

@@ -336,3 +336,26 @@ def test_codes_that_lie_across_k(few):
     arguments = {"FEW": few, "MANY": 64, "K": 32}
     *_, out = launch(codes_across_kernel, (1,), x, codes, torch.zeros(few, 64), **arguments)
     assert_near(out, x.double() @ codes.double(), 32)
+
+
+@triton.jit
+def same_rows_kernel(x_ptr, w_ptr, out_ptr, steps, MANY: tl.constexpr, K: tl.constexpr):
+    """The sums of 4 rows of x times each of the tiles that lie one after the other."""
+    few, many, k = tl.arange(0, 4), tl.arange(0, MANY), tl.arange(0, K)
+    x = tl.load(x_ptr + few[:, None] * K + k[None, :], mask=few[:, None] < 3, other=0.0)
+    acc = tl.zeros([4, MANY], tl.float32)
+    for step in range(steps):
+        rows = step * MANY + many
+        acc = tl.dot(x, tl.load(w_ptr + rows[None, :] * K + k[:, None]), acc)
+    tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
+
+
+def test_what_every_iteration_multiplies_is_put_in_place_once():
+    x, w = normal(torch.bfloat16, 4, 64), normal(torch.bfloat16, 3, 32, 64, seed=1)
+    out = torch.zeros(4, 32)
+    compiled = same_rows_kernel[(1,)](x, w, out, 3, MANY=32, K=64)
+    x[3] = 0
+    assert_near(out, x.double() @ w.double().sum(0).T, 3 * 64)
+    if host().multiplies_bf16:
+        # Neither made to f32 nor back: it is multiplied as it lies.
+        assert not re.search(r"trunc .*<\d+ x i32>", compiled.asm["llir"])

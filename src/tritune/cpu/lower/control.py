@@ -13,12 +13,13 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
-from . import effects, elementwise, nests, prefetch, reduce, schedule
+from . import effects, elementwise, nests, pairs, prefetch, reduce, schedule
 from .carried import Carried
 from .context import Buffer, Context, row_major
 from .dot import emit_dot, plan_dots
 from .evaluate import EVALUATED, Nest, constant_value
 from .llvm import I32, PTR, constant, i64, memory_type, scalar_type
+from .thin import multiplies_pairs
 from .usage import is_eager, walk
 
 _SPREADS = frozenset("tt.broadcast tt.expand_dims tt.splat".split())
@@ -260,6 +261,9 @@ class FunctionLowering:
                     continue
                 if value.owner in inside or value not in self._depth:
                     continue
+                value = self._as_multiplied(inner, value)
+                if ctx.get(value) is not None:
+                    continue
                 # A broadcast costs nothing to evaluate: what is spread out is what should be
                 # computed once.
                 while (
@@ -276,6 +280,15 @@ class FunctionLowering:
                     or schedule.cost(ctx, value) > 4
                 ):
                     nests.materialise(ctx, value, op)
+
+    def _as_multiplied(self, op: ir.Op, value: ir.Value) -> ir.Value:
+        """What an operation reads of an operand: of bf16 that it would multiply as such, these."""
+        thin = self.products[op].thin if op in self.products else None
+        if thin is None or value is not thin.few or not multiplies_pairs(self.ctx, thin):
+            return value
+        narrow = pairs.narrow(value)
+        assert narrow is not None
+        return narrow
 
     def _for(self, op: ir.Op) -> None:
         ctx, b = self.ctx, self.ctx.b
@@ -296,8 +309,9 @@ class FunctionLowering:
         b.cbranch(compare("<", index, upper), inside, end)
         b.position_at_end(inside)
         with ctx.scope():
-            first = b.icmp_unsigned("==", index, lower)
-            around, ctx.loop = ctx.loop, prefetch.describe(op, _values_inside(op), first)
+            first, left = b.icmp_unsigned("==", index, lower), b.sub(upper, index)
+            around = ctx.loop
+            ctx.loop = prefetch.describe(op, _values_inside(op), first, step, left)
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
             carried.aim(body)

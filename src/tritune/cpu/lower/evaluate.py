@@ -89,9 +89,13 @@ class Nest:
             found = self._memo[key] = self._evaluate(value, point)
         return found
 
+    def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
+        """What has been computed already."""
+        return self.ctx.get(value)
+
     def _evaluate(self, value: ir.Value, point: Point) -> Lane:
         ctx = self.ctx
-        held = ctx.get(value)
+        held = self._held(value)
         if isinstance(held, Buffer):
             return memory.load_buffer(ctx, held, point, self.lanes)
         if held is not None:
@@ -102,7 +106,7 @@ class Nest:
         if name in SHAPE_OPS:
             return self.at(op.operands[0], move_point(op, point))
         if name == "tt.splat":
-            return Lane(ctx.scalar(op.operands[0]))
+            return self.at(op.operands[0], ())
         if name == "arith.constant":
             return Lane(constant_value(op))
         if name == "tt.make_range":

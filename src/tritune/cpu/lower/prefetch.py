@@ -28,11 +28,18 @@ class Loop:
     #: How much each scalar variable grows in an iteration, where that is the same every time.
     growth: dict[ir.Value, ir.Value]
     inside: set[ir.Value]
+    #: The operations that every iteration reaches.
+    ops: set[ir.Op]
     #: Whether it is the first one.
     first: ll.Value
+    #: What its variable grows by, and how far the end is from it.
+    step: ll.Value
+    left: ll.Value
 
 
-def describe(op: ir.Op, inside: set[ir.Value], first: ll.Value) -> Loop:
+def describe(
+    op: ir.Op, inside: set[ir.Value], first: ll.Value, step: ll.Value, left: ll.Value
+) -> Loop:
     body = op.regions[0].blocks[0]
     growth = {body.args[0]: op.operands[2]}
     for arg, following in zip(body.args[1:], body.ops[-1].operands, strict=True):
@@ -40,14 +47,13 @@ def describe(op: ir.Op, inside: set[ir.Value], first: ll.Value) -> Loop:
         adds = owner is not None and owner.name in ("arith.addi", "tt.addptr")
         if owner is not None and adds and owner.operands[0] is arg:
             growth[arg] = owner.operands[1]
-    return Loop(growth, inside, first)
+    return Loop(growth, inside, set(body.ops), first, step, left)
 
 
 def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
     """What the next iteration adds to `value` (bytes for pointers); None if that is not known."""
     if value in loop.growth:
-        step = _scalar(ctx, loop.growth[value])
-        return None if step is None else _scaled(ctx, step, value.type)
+        return growth(ctx, loop, value)
     if value not in loop.inside:
         return 0
     op = value.owner
@@ -71,6 +77,12 @@ def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
         known = _scalar(ctx, factor)
         return None if known is None or (x != 0 and y != 0) else product(ctx, moving, known)
     return None
+
+
+def growth(ctx: Context, loop: Loop, variable: ir.Value) -> int | ll.Value | None:
+    """What the next iteration adds to one of the loop's variables, if that is known."""
+    step = _scalar(ctx, loop.growth[variable])
+    return None if step is None else _scaled(ctx, step, variable.type)
 
 
 def emit(ctx: Context, address: ll.Value, distance: int | ll.Value) -> None:

@@ -27,6 +27,7 @@ from .codes import Codes
 from .context import Context, Index, Point
 from .evaluate import SHAPE_OPS, Assumptions, Nest, move_point
 from .lanes import to_vector, vector
+from .later import Later, foreseeable
 from .llvm import FLOAT, I32, Emitter, constant, i64, memory_bytes, vector_of
 from .usage import is_eager
 
@@ -104,8 +105,16 @@ class Stream:
                 row_bytes = shape[1 - self.row_dim] * size
                 blocks = max(1, _BYTES_AHEAD // (rows * row_bytes))
                 ahead = min(rows * blocks, shape[self.row_dim])
-                tiles = max(1, _BYTES_AHEAD // (shape[self.row_dim] * row_bytes))
-                self.sources.append(_Source(pointer, moves, ahead, tiles, _LINE_BYTES // size))
+                loop = self.ctx.loop
+                told = (
+                    loop is not None
+                    and prefetch.advance(self.ctx, loop, pointer) is None
+                    and foreseeable(self.ctx, loop, pointer)
+                )
+                tiles = 1 if told else max(1, _BYTES_AHEAD // (shape[self.row_dim] * row_bytes))
+                self.sources.append(
+                    _Source(pointer, moves, ahead, tiles, _LINE_BYTES // size, told)
+                )
 
     def _pointers(self) -> Iterator[tuple[ir.Value, tuple[ir.Op, ...]]]:
         """What the tile is loaded from, element by element, with the transpositions in between."""
@@ -133,7 +142,14 @@ class Stream:
     def ask_first(self) -> None:
         """Ask for the first rows of a stream that comes next, as far as nobody has done so."""
         for source in self.sources:
-            if self._advance(source) is None and _at_hand(self.ctx, source.pointer):
+            if self._advance(source) is not None or not _at_hand(self.ctx, source.pointer):
+                continue
+            if source.told:
+                assert self.ctx.loop is not None
+                with self.ctx.b.if_then(self.ctx.loop.first):
+                    self._ask_rows(source, 0)
+                self.fresh()
+            else:
                 self._ask_rows(source, 0)
 
     def ask_at_start(self) -> None:
@@ -187,6 +203,9 @@ class Stream:
 
     def _prefetch(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
         b, rows = self.ctx.b, self.tile.type.shape[self.row_dim]
+        if source.told:
+            self._prefetch_told(source, row, along)
+            return
         distance = self._advance(source)
         away = prefetch.product(self.ctx, 0 if distance is None else distance, source.tiles_ahead)
         further = i64(away) if isinstance(away, int) else away
@@ -201,6 +220,21 @@ class Stream:
             point = move_point(move, point)
         address = self.nest.at(source.pointer, point)
         prefetch.emit(self.ctx, address.x, further)
+
+    def _prefetch_told(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
+        b, rows, loop = self.ctx.b, self.tile.type.shape[self.row_dim], self.ctx.loop
+        assert loop is not None
+        iterations = i64(source.tiles_ahead)
+        if source.rows_ahead < rows:
+            later = b.add(row, i64(source.rows_ahead))
+            inside = b.icmp_unsigned("<", later, i64(rows))
+            row = b.select(inside, later, b.sub(later, i64(rows)))
+            iterations = b.select(inside, i64(0), iterations)
+        point = self._point(row, along)
+        for move in source.moves:
+            point = move_point(move, point)
+        address = Later(self.ctx, loop, iterations).at(source.pointer, point)
+        prefetch.emit(self.ctx, address.x, 0)
 
 
 def _at_hand(ctx: Context, value: ir.Value) -> bool:
@@ -316,3 +350,5 @@ class _Source:
     tiles_ahead: int
     #: Elements in a line of the cache.
     line: int
+    #: Whether something that is read on the way tells where the later tiles are.
+    told: bool

@@ -41,8 +41,8 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     if not all(_readable(ctx, part, op) for part in thin.parts):
         return False
     codes = _codes(ctx, thin)
-    paired = bool(codes) or _paired(ctx, thin)
-    if paired:
+    in_pairs = bool(codes) or multiplies_pairs(ctx, thin)
+    if in_pairs:
         few = [_packed(ctx, part, op) for part in thin.parts]
     else:
         fastest = thin.few_k_dim if thin.inner else None
@@ -53,9 +53,9 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     read += [memory for part in thin.parts for memory in schedule.memories_read(ctx, part.many)]
     target = nests.product_target(ctx, op, thin.c, thin.many_dim, read)
     if thin.inner:
-        kernel: Block = Inner(ctx, thin, few, target, paired, codes)
+        kernel: Block = Inner(ctx, thin, few, target, in_pairs, codes)
     else:
-        kernel = Outer(ctx, thin, few[0], target, paired)
+        kernel = Outer(ctx, thin, few[0], target, in_pairs)
     kernel.begin()
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
@@ -75,7 +75,7 @@ def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
     return True
 
 
-def _paired(ctx: Context, thin: Thin) -> bool:
+def multiplies_pairs(ctx: Context, thin: Thin) -> bool:
     """Whether its products are of bf16, and can be added up two at a time."""
     if not _able(ctx) or thin.before or ctx.get(thin.many) is not None:
         return False
