@@ -12,8 +12,9 @@ import re
 import pytest
 
 import tritune.kernels
-from tests.kernels.gpu_calls import FP16, Case, attention_call, dealt_out
+from tests.kernels.gpu_calls import FP16, Case, attention_call, dealt_out, paged_call
 from tests.kernels.gpu_compile import TARGETS, Target, assembly, compiling_for, spilled_bytes
+from tritune.kernels.attention_paged import paged_attention_kernel
 from tritune.kernels.kernel import Kernel
 
 
@@ -68,4 +69,15 @@ def test_descriptors_are_read_by_the_copy_engine(arch: int, size: int):
     [(_, kernel)] = compiled
     assert "cp.async.bulk.tensor" in assembly(kernel)
     assert re.search(target.matrix, assembly(kernel))
+    assert spilled_bytes(kernel) == 0
+
+
+@pytest.mark.parametrize("arch", [90, "gfx942"])
+def test_a_program_of_several_kv_heads_is_a_gpus_too(arch: int | str):
+    """Only a CPU's space has them, as nobody has measured them on a GPU."""
+    [target] = [t for t in TARGETS if t.arch == arch]
+    with compiling_for(target, KV_HEADS=2) as compiled:
+        paged_call(1, FP16, 128)
+    [kernel] = [kernel for function, kernel in compiled if function is paged_attention_kernel]
+    assert re.search(target.few_rows, assembly(kernel))
     assert spilled_bytes(kernel) == 0
