@@ -22,6 +22,8 @@ from tests.ops.layouts import (
 )
 from tritune.kernels import rms_norm as kernel
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
+from tritune.policy import forced
+from tritune.space import Config
 from tritune.testing import around, assert_within_rule, surrounded
 
 #: Short and long, powers of two and not: each takes a way of its own through the kernel.
@@ -245,6 +247,34 @@ def test_an_input_that_requires_grad_is_fine_without_grad_mode() -> None:
     x, weight = normal(4, 64), normal(64, seed=1)
     with torch.no_grad():
         assert torch.equal(rms_norm(x.clone().requires_grad_(), weight), rms_norm(x, weight))
+
+
+@pytest.mark.parametrize("columns", [64, 100, 1536])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_that_go_past_the_caches_are_the_same_to_the_bit(
+    columns: int, dtype: torch.dtype
+) -> None:
+    x, residual = normal(40, columns, dtype=dtype), normal(40, columns, dtype=dtype, seed=1)
+    weight = normal(columns, dtype=dtype, seed=2)
+    results = []
+    for stream in (False, True):
+        config = Config.of(ROWS=2, BLOCK=64, STREAM=stream)
+        with forced(kernel.KERNEL, config):
+            results.append(add_rms_norm(x, residual, weight))
+            results.append(add_rms_norm(x.clone(), residual.clone(), weight, inplace=True))
+    for out, total in results[1:]:
+        assert torch.equal(out, results[0][0]) and torch.equal(total, results[0][1])
+
+
+def test_large_results_of_a_cpu_go_past_the_caches_by_default() -> None:
+    for rows, dtype, stream in (
+        (64, "float32", False),
+        (256, "float32", True),
+        (1024, "bfloat16", False),
+    ):
+        problem = kernel.RmsNormProblem(rows=rows, columns=4096, dtype=dtype, adds=True)
+        assert kernel.default(problem, "cpu", "x")["STREAM"] == stream
+        assert not kernel.default(problem, "cuda", 90)["STREAM"]
 
 
 @pytest.mark.parametrize("family", ["cuda", "hip", "cpu"])

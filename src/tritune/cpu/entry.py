@@ -24,14 +24,15 @@ _NEXT_OFFSET = 64
 _SHARED_BYTES = 128
 
 
-def emit_launch(module: ir.Module, program: ir.Function) -> ir.Function:
+def emit_launch(module: ir.Module, program: ir.Function, streams: bool = False) -> ir.Function:
     """Add `tritune_launch` to `module`; it calls `program` once for each point of the grid.
 
-    `program` is `void (ptr args, i32 x, i32 y, i32 z, i32 gx, i32 gy, i32 gz, ptr status)`.
+    `program` is `void (ptr args, i32 x, i32 y, i32 z, i32 gx, i32 gy, i32 gz, ptr status)`. If it
+    `streams`, it writes past the caches, which other threads need not see before a fence.
     """
     if not program.linkage:
         program.linkage = "internal"
-    worker = _emit_worker(module, program)
+    worker = _emit_worker(module, program, streams)
     launch = ir.Function(
         module, ir.FunctionType(_VOID, [_PTR, _I32, _I32, _I32, _I32, _PTR]), ENTRY
     )
@@ -71,7 +72,7 @@ def _field(b: ir.IRBuilder, shared: ir.Value, index: int) -> ir.Value:
     return b.gep(shared, [_I32(0), _I32(index)], inbounds=True, source_etype=_SHARED)
 
 
-def _emit_worker(module: ir.Module, program: ir.Function) -> ir.Function:
+def _emit_worker(module: ir.Module, program: ir.Function, streams: bool) -> ir.Function:
     """What each thread runs: take a chunk, run its programs (x fastest), until none is left."""
     worker = ir.Function(module, ir.FunctionType(_VOID, [_PTR]), "tritune_worker")
     worker.linkage = "internal"
@@ -145,5 +146,7 @@ def _emit_worker(module: ir.Module, program: ir.Function) -> ir.Function:
     b.branch(take)
 
     b.position_at_end(leave)
+    if streams:
+        b.fence("seq_cst")
     b.ret_void()
     return worker

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.kernels.rows import row_offsets
+from tritune.kernels.rows import row_offsets, streams
 from tritune.space import Config, Parameter, Space
 
 
@@ -33,6 +33,7 @@ def gated_kernel(
     ACTIVATION: tl.constexpr,  # "silu", "gelu_tanh" or "gelu"
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STREAM: tl.constexpr = False,  # the result goes past the caches
 ):
     # One axis: the others of a GPU's grid are too short for many rows.
     blocks = tl.cdiv(columns, BLOCK)
@@ -50,7 +51,8 @@ def gated_kernel(
     up = tl.load(up_ptr + up_row[:, None] + column * up_column, mask=mask, other=0.0)
     gate, up = gate.to(tl.float32), up.to(tl.float32)
     y = activate(gate, ACTIVATION)
-    tl.store(out_ptr + out_row[:, None] + column * out_column, y * up, mask=mask)
+    place = out_ptr + out_row[:, None] + column * out_column
+    tl.store(place, y * up, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ SPACE = Space(
     parameters=(
         Parameter("ROWS", (1, 2, 4, 8, 16, 32)),
         Parameter("BLOCK", (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+        Parameter("STREAM", (False, True)),
         Parameter("num_warps", (1, 2, 4, 8, 16), families=("cuda", "hip")),
         Parameter("waves_per_eu", (0, 2, 4), families=("hip",)),
     ),
@@ -88,10 +91,12 @@ def default(problem: GatedProblem, family: str, arch: int | str) -> Config:
         block = min(max(divisor if divisor >= 256 else 1024, 64), 4096)
         block = min(block, max(triton.next_power_of_2(problem.columns), 64))
         most = max(1, min(8192 // block, problem.rows // 16, 32))
-        return Config.of(ROWS=1 << (most.bit_length() - 1), BLOCK=block)
+        stream = streams(problem.rows * problem.columns, problem.dtype)
+        return Config.of(ROWS=1 << (most.bit_length() - 1), BLOCK=block, STREAM=stream)
     block = min(max(triton.next_power_of_2(problem.columns), 64), 1024)
     rows = min(1024 // block, problem.rows)
-    config = Config.of(ROWS=rows, BLOCK=block, num_warps=4 if rows * block >= 1024 else 1)
+    warps = 4 if rows * block >= 1024 else 1
+    config = Config.of(ROWS=rows, BLOCK=block, STREAM=False, num_warps=warps)
     return Config.of(**config.as_kwargs(), waves_per_eu=0) if family == "hip" else config
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.kernels.rows import row_offsets
+from tritune.kernels.rows import row_offsets, streams
 from tritune.space import Config, Parameter, Space
 
 
@@ -41,6 +41,7 @@ def rms_norm_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,  # a row fits in one block, and is read once
+    STREAM: tl.constexpr = False,  # results go past the caches
     STAGES: tl.constexpr = 1,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -57,9 +58,11 @@ def rms_norm_kernel(
     if WHOLE:
         mask = present & (column < columns)
         x = _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask)
-        _store_total(x, total_row, column, total_column, mask)
+        _store_total(x, total_row, column, total_column, mask, STREAM)
         scale = _scale(tl.sum(x * x, axis=1), columns, eps)
-        _store(x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column)
+        _store(
+            x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column, STREAM
+        )
     else:
         squares = tl.zeros((ROWS,), tl.float32)
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
@@ -74,8 +77,11 @@ def rms_norm_kernel(
             here = start + column
             mask = present & (here < columns)
             x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
-            _store_total(x, total_row, here, total_column, mask)
-            _store(x, scale, weight_ptr, out_row, here, columns, mask, weight_column, out_column)
+            _store_total(x, total_row, here, total_column, mask, STREAM)
+            _store(
+                x, scale, weight_ptr, out_row, here, columns, mask, weight_column, out_column,
+                STREAM,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -90,17 +96,22 @@ def _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask
 
 
 @triton.jit
-def _store_total(x, total_row, column, total_column, mask):
+def _store_total(x, total_row, column, total_column, mask, STREAM: tl.constexpr):
     if total_row is not None:
-        tl.store(total_row + column.to(tl.int64) * total_column, x, mask=mask)
+        place = total_row + column.to(tl.int64) * total_column
+        tl.store(place, x, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @triton.jit
-def _store(x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column):
+def _store(
+    x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column,
+    STREAM: tl.constexpr,
+):  # fmt: skip
     inside = column < columns
     column = column.to(tl.int64)
     weight = tl.load(weight_ptr + column * weight_column, mask=inside, other=0.0)
-    tl.store(out_row + column * out_column, x * scale * weight.to(tl.float32), mask=mask)
+    y = x * scale * weight.to(tl.float32)
+    tl.store(out_row + column * out_column, y, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @triton.jit
@@ -120,6 +131,7 @@ SPACE = Space(
     parameters=(
         Parameter("ROWS", (1, 2, 4, 8, 16, 32, 64)),
         Parameter("BLOCK", (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)),
+        Parameter("STREAM", (False, True)),
         Parameter("STAGES", (1, 2, 3, 4, 5, 6, 8), families=("cuda", "hip")),
         Parameter("num_warps", (1, 2, 4, 8, 16, 32), families=("cuda",)),
         Parameter("num_warps", (1, 2, 4, 8, 16), families=("hip",)),
@@ -150,11 +162,12 @@ def default(problem: RmsNormProblem, family: str, arch: int | str) -> Config:
         block = min(block, 32768)
         # Rows are read, or kept, and read again: few enough to be in the nearest cache by then.
         rows = _rows(problem.rows, 2048 // problem.columns, programs=16)
-        return Config.of(ROWS=rows, BLOCK=block)
+        stream = streams(problem.rows * problem.columns, problem.dtype)
+        return Config.of(ROWS=rows, BLOCK=block, STREAM=stream)
     block = min(whole, 16384)
     rows = _rows(problem.rows, 1024 // block, programs=1024)
     warps = min(max(rows * block // 512, 1), 16)
-    config = Config.of(ROWS=rows, BLOCK=block, STAGES=1, num_warps=warps)
+    config = Config.of(ROWS=rows, BLOCK=block, STREAM=False, STAGES=1, num_warps=warps)
     return Config.of(**config.as_kwargs(), waves_per_eu=0) if family == "hip" else config
 
 

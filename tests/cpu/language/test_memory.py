@@ -383,6 +383,35 @@ def test_cache_hints_change_nothing():
     assert_same(out, x)
 
 
+@triton.jit
+def streamed_kernel(x_ptr, out_ptr, count, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < count), mask=i < count, cache_modifier=".cs")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("first", [0, 1, 3, 4, 32])
+def test_results_can_go_past_the_caches_wherever_they_are(dtype, first):
+    """Whole vectors do where they are aligned; the others, and the last elements, do not."""
+    count, programs = 3 * N + 17, 4
+    x = normal(torch.float32, count).to(dtype_of(dtype))
+    around = torch.full((count + 96,), 7).to(dtype_of(dtype))
+    out = around[first : first + count]
+    streamed_kernel[(programs,)](x, out, count, N=N)
+    assert_same(out, x)
+    assert (around[:first] == 7).all() and (around[first + count :] == 7).all()
+
+
+def test_what_goes_past_the_caches_is_there_for_all_threads():
+    x = normal(torch.float32, 4 * N)
+    compiled = streamed_kernel[(4,)](x, torch.zeros_like(x), 4 * N, N=N)
+    assert "!nontemporal" in compiled.asm["llir"]
+    assert "fence seq_cst" in compiled.asm["llir"]
+    unstreamed = hints_kernel[(1,)](x, torch.zeros_like(x), N=4 * N)
+    assert "!nontemporal" not in unstreamed.asm["llir"]
+    assert "fence" not in unstreamed.asm["llir"]
+
+
 @pytest.fixture(scope="module")
 def guarded_output() -> str:
     command = [sys.executable, "-m", "tests.cpu.language.guarded"]

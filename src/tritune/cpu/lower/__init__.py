@@ -51,7 +51,7 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
         if not function.public:
             _lower_helper(kernel, function)
     program = _lower_entry(kernel, module.entry)
-    emit_launch(target, program)
+    emit_launch(target, program, kernel.streams)
     return str(target)
 
 

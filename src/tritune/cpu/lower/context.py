@@ -87,6 +87,8 @@ class Kernel:
     functions: dict[str, ll.Function] = field(default_factory=dict)
     #: Names of functions that may stop at a failed assertion.
     failing: set[str] = field(default_factory=set)
+    #: Whether anything is stored past the caches.
+    streams: bool = False
 
     @property
     def vector_bits(self) -> int:

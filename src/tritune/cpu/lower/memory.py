@@ -59,9 +59,20 @@ def load(
     return vector(read)
 
 
+#: Bytes of a vector that can be stored past the caches.
+_LEAST_PAST_CACHES = 16
+
+
 def store(
-    ctx: Context, address: Lane, value: Lane, mask: Lane | None, elem: str, lanes: int
+    ctx: Context,
+    address: Lane,
+    value: Lane,
+    mask: Lane | None,
+    elem: str,
+    lanes: int,
+    streams: bool = False,
 ) -> None:
+    """Write a value, or a vector of them; one that `streams` goes past the caches, if it can."""
     e, b = ctx.e, ctx.b
     size = memory_bytes(elem)
     if lanes == 1:
@@ -69,6 +80,9 @@ def store(
         return
     if isinstance(address.step, int) and address.step == size:
         written = _to_memory(ctx, to_vector(e, value, lanes), elem)
+        if streams and mask is None:
+            _store_past_caches(ctx, address.x, written, size)
+            return
         if mask is None or mask.uniform:
             _store_one(ctx, address.x, written, mask, size)
             return
@@ -152,6 +166,27 @@ def _store_one(
     if mask is not None:
         address = ctx.b.select(mask.x, address, ctx.dummy())
     ctx.b.store(written, ctx.e.address(address), align=size)
+
+
+def _store_past_caches(ctx: Context, address: ll.Value, written: ll.Value, size: int) -> None:
+    """Store a vector without a place in the caches, for which its line would be read first.
+
+    That takes a whole and aligned vector: a tensor's own memory has them, a view need not.
+    """
+    e, b = ctx.e, ctx.b
+    whole = written.type.count * size
+    if whole < _LEAST_PAST_CACHES:
+        _store_one(ctx, address, written, None, size)
+        return
+    ctx.kernel.streams = True
+    aligned = b.icmp_unsigned("==", b.and_(address, i64(whole - 1)), i64(0))
+    with b.if_else(aligned, likely=True) as (then, otherwise):
+        with then:
+            stored = b.store(written, e.address(address), align=whole)
+            one = ctx.kernel.module.add_metadata([ll.Constant(I32, 1)])
+            stored.set_metadata("nontemporal", one)
+        with otherwise:
+            b.store(written, e.address(address), align=size)
 
 
 def _align(kind: ll.Type) -> int:

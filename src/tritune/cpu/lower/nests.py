@@ -218,6 +218,7 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     extra = [schedule.Access(list(ctx.usage.steps(pointer)), 2.0)]
     bits = pointee.bits if pointee.is_float else 32
     plan = plan_nest(ctx, op, roots, shape, None, extra, bits, taps=taps)
+    streams = op.attrs.get("cache") == "cs"
 
     def emit(assumptions: Assumptions, careful: bool) -> None:
         if careful:
@@ -229,7 +230,7 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
             address = nest.at(pointer, point)
             active = nest.mask_at(mask, point) if mask is not None else None
             written = nest.at(value, point)
-            memory.store(ctx, address, written, active, pointee.elem, plan.lanes)
+            memory.store(ctx, address, written, active, pointee.elem, plan.lanes, streams)
             store_taps(nest, plan, point)
 
         over_points(ctx, plan, nest, body)
