@@ -40,7 +40,7 @@ def test_the_json_says_what_was_measured(first: tuple[Path, dict[str, Any]]) -> 
     (row,) = document["ops"]["rms_norm"]
     assert row["problem"] == {"rows": 16, "columns": 512, "dtype": "float32", "adds": False}
     assert row["tuned_ms"] > 0 and row["default_ms"] > 0 and row["vendor_ms"] > 0
-    assert set(row["config"]) == {"ROWS", "BLOCK"}
+    assert set(row["config"]) == {"ROWS", "BLOCK", "STREAM"}
     assert row["trials"] >= 8 and row["failures"] == {}
 
 

@@ -26,7 +26,7 @@ def problem(rows: int = 64, columns: int = 1024, dtype: str = "float32") -> RmsN
 
 
 def config(rows: int = 1, block: int = 256) -> Config:
-    return Config.of(ROWS=rows, BLOCK=block)
+    return Config.of(ROWS=rows, BLOCK=block, STREAM=False)
 
 
 def task_of(one: Problem, kernel: Kernel = RMS_NORM, **other: str) -> Task:
