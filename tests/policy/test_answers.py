@@ -149,6 +149,24 @@ def test_a_forced_config_holds_for_its_kernel_in_its_block_and_thread(policy: Po
     assert policy.config_for(KERNEL, problem(), CPU) is default
 
 
+def test_a_refresh_reads_the_store_that_is_there_now(
+    policy: Policy, store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store_path, {problem(64): {config(1, 256): 1.0}})
+    assert policy.answer_for(KERNEL, problem(64), CPU).config == config(1, 256)
+    put(tmp_path / "new.sqlite", {problem(64): {config(2, 512): 1.0}})
+    for left in store_path.parent.glob(f"{store_path.name}-*"):
+        left.unlink()
+    (tmp_path / "new.sqlite").replace(store_path)
+    assert policy.refresh() == 1
+    assert policy.answer_for(KERNEL, problem(64), CPU).config == config(2, 512)
+
+    put(tmp_path / "other.sqlite", {problem(64): {config(4, 256): 1.0}})
+    monkeypatch.setenv("TRITUNE_STORE", str(tmp_path / "other.sqlite"))
+    assert policy.refresh() == 1
+    assert policy.answer_for(KERNEL, problem(64), CPU).config == config(4, 256)
+
+
 def test_an_op_launches_what_the_store_says(store_path: Path) -> None:
     from triton import knobs
 

@@ -61,7 +61,10 @@ class StoreSource:
         return hash(self.location)
 
     def reopen(self) -> None:
-        self._unusable = False
+        """Look anew at what lies there: the variable may name another store, or the file be one."""
+        if self._store is not None:
+            self._store.close()
+        self._store, self._unusable = None, False
 
     def digest(self) -> None:
         return None
