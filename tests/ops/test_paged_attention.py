@@ -245,6 +245,28 @@ def test_every_kv_head_has_its_own_rows_and_scales(kv_heads, use_config):
     assert torch.equal(check(tensors, **scales), one_by_one)
 
 
+def test_heads_that_would_be_left_over_are_refused(use_config):
+    use_config(KV_HEADS=2)
+    with pytest.raises(ValueError, match="KV_HEADS is 2, allowed: a divisor of the 3 KV heads"):
+        paged_attention(*batch(MIXED, heads=3, kv_heads=3))
+
+
+def test_kv_heads_that_lie_far_apart(use_config):
+    """Heads of 2^30 elements: the fourth one's offset does not fit 32 bits."""
+    use_config(BLOCK_M=4, KV_HEADS=4)
+    tensors = batch([(1, 40)], torch.bfloat16, heads=4, kv_heads=4)
+    expected = check(tensors)
+    for place in (1, 2):
+        near = tensors[place]
+        pages, slots, heads, size = near.shape
+        apart = 1 << 30
+        # Nothing of it takes memory before it is touched.
+        room = torch.empty((heads - 1) * apart + pages * slots * size, dtype=near.dtype)
+        far = room.as_strided(near.shape, (slots * size, size, apart, 1))
+        tensors[place] = far.copy_(near)
+    assert torch.equal(paged_attention(*tensors), expected)
+
+
 def test_several_kv_heads_of_a_split_head(use_config):
     use_config(BLOCK_M=4, KV_HEADS=2, SPLIT_HEAD=True)
     check(batch(MIXED, size=80, value_size=48))

@@ -98,6 +98,17 @@ def _key_rows(
 
 
 @triton.jit
+def _load_head(
+    ptr, head, rows, touched, strides,
+    SIZE: tl.constexpr, PARTS: tl.constexpr, ROW_AXIS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The rows of a head so many after the one that is pointed to."""
+    # A cache whose heads lie far apart has more elements than 32 bits can count.
+    ptr += head * tl.cast(strides[2], tl.int64)
+    return load_rows(ptr, rows, touched, strides[3], SIZE, PARTS, tl.int64, ROW_AXIS, MASKED)
+
+
+@triton.jit
 def _visit_keys(
     acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, first, lowest, end, positions, slopes,
     factor, cap, window, table_stride, k_strides, v_strides,
@@ -121,15 +132,13 @@ def _visit_keys(
         # One thing after the other, each for all heads: what they read lies side by side.
         scores, v = tl.tuple(()), tl.tuple(())
         for head in tl.static_range(KV_HEADS):
-            head_ptr = k_ptr + head * k_strides[2]
-            k = load_rows(head_ptr, k_rows, touched, k_strides[3], SIZE, PARTS, tl.int64, 1, MASKED)
+            k = _load_head(k_ptr, head, k_rows, touched, k_strides, SIZE, PARTS, 1, MASKED)
             if PRE_LOAD_V:
                 v += (
-                    load_rows(
-                        v_ptr + head * v_strides[2], v_rows, touched, v_strides[3],
-                        VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED,
+                    _load_head(
+                        v_ptr, head, v_rows, touched, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
                     ),
-                )  # fmt: skip
+                )
             k = _as_dtype(k, q[head][0].dtype, E4M3_BITS)
             slope = slopes[head] if len(slopes) > 0 else None
             scores += (score_keys(q[head], k, factor[head], cap, slope, keys, positions),)
@@ -147,11 +156,10 @@ def _visit_keys(
         for head in tl.static_range(KV_HEADS):
             if not PRE_LOAD_V:
                 v += (
-                    load_rows(
-                        v_ptr + head * v_strides[2], v_rows, touched, v_strides[3],
-                        VALUE_SIZE, VALUE_PARTS, tl.int64, 0, MASKED,
+                    _load_head(
+                        v_ptr, head, v_rows, touched, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
                     ),
-                )  # fmt: skip
+                )
             values = _as_dtype(v[head], q[head][0].dtype, E4M3_BITS)
             new_acc += (fold_values(acc[head], weights[head], shrink[head], values),)
         acc, row_max, row_sum = new_acc, new_max, new_sum
@@ -298,8 +306,6 @@ class PagedAttentionProblem(Problem):
 _KV_TILES = "num_stages * BLOCK_N * (head_size + value_size)"
 _KV_BYTES = "(4 if kv_dtype == 'float32' else 2 if kv_dtype in ('float16', 'bfloat16') else 1)"
 
-#: Of the dtypes of caches; the others' are one.
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: Of the keys that a CPU's program reads at a time where it has several KV heads.
 _TILE_BYTES = 32768
 
@@ -402,7 +408,7 @@ def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Con
     heads = _heads_at_once(problem, block_m) if family == "cpu" else 1
     if heads > 1:
         # What is read at a time, and asked for while the tile before it is read.
-        key_bytes = heads * problem.head_size * _BYTES.get(problem.kv_dtype, 1)
+        key_bytes = heads * problem.head_size * getattr(torch, problem.kv_dtype).itemsize
         block_n = min(block_n, max(16, _TILE_BYTES // triton.next_power_of_2(key_bytes)))
     programs = problem.sequences * problem.kv_heads // heads * triton.cdiv(problem.rows, block_m)
     splits = default_splits(programs, problem.keys, family)

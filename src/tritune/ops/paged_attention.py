@@ -338,9 +338,16 @@ def _launch(
     tokens, sequences = q.shape[0], seq_lens.shape[0]
     config = steps.config
     blocks = tokens * problem.group // config["BLOCK_M"] + sequences
+    at_once = config.get("KV_HEADS", 1)
+    if problem.kv_heads % at_once:
+        # A space has no such config, but one can be forced: some heads would be nobody's.
+        raise ValueError(
+            f"paged_attention: KV_HEADS is {at_once}, allowed: a divisor of the "
+            f"{problem.kv_heads} KV heads"
+        )
     steps.launch(
         paged_attention_kernel,
-        (blocks, problem.kv_heads // config.get("KV_HEADS", 1), config["NUM_SPLITS"]),
+        (blocks, problem.kv_heads // at_once, config["NUM_SPLITS"]),
         (
             q, k_cache, v_cache, out, lse, block_table, seq_lens, starts, slopes, sinks,
             k_scale, v_scale,
