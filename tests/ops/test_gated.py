@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from tests.ops.layouts import BF16, DTYPES, LAYOUTS, far_apart, normal, rearranged, wide
 from tritune.kernels import gated as kernel
 from tritune.ops.gated import gelu_mul, silu_mul
+from tritune.space import Config
 from tritune.testing import assert_within_rule, surrounded
+from tritune.workloads.case import OpCase
+from tritune.workloads.catalog import workload_named
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
     "silu": silu_mul,
@@ -175,3 +178,20 @@ def test_what_does_not_fit_is_refused_with_all_reasons(
 def test_the_default_is_a_point_of_the_space(family: str, rows: int, columns: int) -> None:
     problem = kernel.GatedProblem(rows=rows, columns=columns, dtype="float16", activation="silu")
     kernel.SPACE.check(kernel.default(problem, family, 0), family, 0, problem.fields())
+
+
+def test_large_results_of_a_cpu_go_past_the_caches() -> None:
+    for rows, dtype, stream in (
+        (64, "float32", False),
+        (256, "float32", True),
+        (256, "bfloat16", False),
+    ):
+        problem = kernel.GatedProblem(rows=rows, columns=4096, dtype=dtype, activation="silu")
+        assert kernel.default(problem, "cpu", "x")["STREAM"] == stream
+    workload = workload_named("silu_mul")
+    case = OpCase(
+        workload, workload.parse("rows=4 columns=64 dtype=float32"), torch.device("cpu"), 0
+    )
+    for stream in (False, True):
+        (launch,) = case.compile(Config.of(ROWS=2, BLOCK=64, STREAM=stream))
+        assert ("!nontemporal" in launch.compiled.asm["llir"]) == stream

@@ -25,6 +25,8 @@ from tritune.ops.rms_norm import add_rms_norm, rms_norm
 from tritune.policy import forced
 from tritune.space import Config
 from tritune.testing import around, assert_within_rule, surrounded
+from tritune.workloads.case import OpCase
+from tritune.workloads.catalog import workload_named
 
 #: Short and long, powers of two and not: each takes a way of its own through the kernel.
 COLUMNS = (1, 64, 100, 1024, 1536, 5000)
@@ -264,6 +266,20 @@ def test_results_that_go_past_the_caches_are_the_same_to_the_bit(
             results.append(add_rms_norm(x.clone(), residual.clone(), weight, inplace=True))
     for out, total in results[1:]:
         assert torch.equal(out, results[0][0]) and torch.equal(total, results[0][1])
+
+
+def test_what_is_to_go_past_the_caches_does() -> None:
+    """The total, too, where there is one."""
+
+    def past_caches(op: str, stream: bool) -> int:
+        workload = workload_named(op)
+        problem = workload.parse("rows=4 columns=64 dtype=float32")
+        case = OpCase(workload, problem, torch.device("cpu"), 0)
+        (launch,) = case.compile(Config.of(ROWS=2, BLOCK=64, STREAM=stream))
+        return str(launch.compiled.asm["llir"]).count("!nontemporal")
+
+    assert past_caches("rms_norm", False) == past_caches("add_rms_norm", False) == 0
+    assert 0 < past_caches("rms_norm", True) < past_caches("add_rms_norm", True)
 
 
 def test_large_results_of_a_cpu_go_past_the_caches_by_default() -> None:
