@@ -202,39 +202,26 @@ class Stream:
         return None if loop is None else prefetch.advance(self.ctx, loop, source.pointer)
 
     def _prefetch(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
-        b, rows = self.ctx.b, self.tile.type.shape[self.row_dim]
-        if source.told:
-            self._prefetch_told(source, row, along)
-            return
-        distance = self._advance(source)
-        away = prefetch.product(self.ctx, 0 if distance is None else distance, source.tiles_ahead)
-        further = i64(away) if isinstance(away, int) else away
-        if source.rows_ahead < rows:
-            later = b.add(row, i64(source.rows_ahead))
-            inside = b.icmp_unsigned("<", later, i64(rows))
-            beyond = i64(rows - 1) if distance is None else b.sub(later, i64(rows))
-            row = b.select(inside, later, beyond)
-            further = b.select(inside, i64(0), further)
-        point = self._point(row, along)
-        for move in source.moves:
-            point = move_point(move, point)
-        address = self.nest.at(source.pointer, point)
-        prefetch.emit(self.ctx, address.x, further)
-
-    def _prefetch_told(self, source: _Source, row: ll.Value, along: ll.Value) -> None:
+        """Ask for what is read there so many rows later, or where the tile ends, so many tiles."""
         b, rows, loop = self.ctx.b, self.tile.type.shape[self.row_dim], self.ctx.loop
-        assert loop is not None
-        iterations = i64(source.tiles_ahead)
+        distance = None if source.told else self._advance(source)
+        # In iterations where a table tells, else in bytes.
+        ahead = prefetch.product(self.ctx, 1 if source.told else distance or 0, source.tiles_ahead)
+        away = i64(ahead) if isinstance(ahead, int) else ahead
         if source.rows_ahead < rows:
             later = b.add(row, i64(source.rows_ahead))
             inside = b.icmp_unsigned("<", later, i64(rows))
-            row = b.select(inside, later, b.sub(later, i64(rows)))
-            iterations = b.select(inside, i64(0), iterations)
+            known = source.told or distance is not None
+            row = b.select(inside, later, b.sub(later, i64(rows)) if known else i64(rows - 1))
+            away = b.select(inside, i64(0), away)
         point = self._point(row, along)
         for move in source.moves:
             point = move_point(move, point)
-        address = Later(self.ctx, loop, iterations).at(source.pointer, point)
-        prefetch.emit(self.ctx, address.x, 0)
+        if source.told:
+            assert loop is not None
+            prefetch.emit(self.ctx, Later(self.ctx, loop, away).at(source.pointer, point).x, 0)
+        else:
+            prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, away)
 
 
 def _at_hand(ctx: Context, value: ir.Value) -> bool:
