@@ -51,6 +51,11 @@ def test_a_race_without_budget_ends_after_one_round(bench):
     assert len(times[GOOD]) == 1
 
 
+def test_rounds_that_are_needed_are_run_whatever_the_budget(bench):
+    times = bench.time([GOOD], rounds=1000, budget_seconds=0.0, least_rounds=3)
+    assert len(times[GOOD]) == 3
+
+
 def test_what_was_built_is_not_compiled_again_to_be_verified(fresh_triton_cache):
     with BuildPool(SPEC, jobs=1) as pool, Bench(SPEC) as bench:
         pool.submit([GOOD])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.tuning import faulty, killable
-from tests.tuning.tasks import DEVICE, TASK, job, settings, tune
+from tests.tuning.tasks import DEVICE, EFFORT, TASK, job, settings, tune
 from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.verify import verify
+from tritune.store.winner import PAIRED_ROUNDS
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Outcome, Progress, begin_run, tune_case
 
@@ -96,6 +98,23 @@ def test_the_default_stays_where_nothing_is_faster(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         outcome = tuned(store, FAST, MIDDLE, SLOW, default=FAST)
         assert outcome.winner is not None and outcome.winner.config == FAST
+
+
+def test_without_time_for_all_the_best_and_the_default_meet_often_enough_to_be_told_apart(
+    tmp_path: Path,
+) -> None:
+    hurried = dataclasses.replace(settings(), effort=dataclasses.replace(EFFORT, final_seconds=0.0))
+    with Store(tmp_path / "store.sqlite") as store:
+        store.add_device(DEVICE)
+        run = begin_run(store, "test", {})
+        tune_case(job(Listed([SLOW, MIDDLE, FAST]), SLOW), store, run, hurried)
+        rounds = {
+            trial.config: {s.round for s in trial.samples if s.stage == "final"}
+            for trial in store.trials(TASK)
+        }
+    met = [config for config, numbers in rounds.items() if numbers]
+    assert set(met) == {SLOW, FAST}
+    assert all(len(rounds[config]) == PAIRED_ROUNDS for config in met)
 
 
 def test_nothing_wins_where_nothing_works(tmp_path: Path) -> None:

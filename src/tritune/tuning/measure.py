@@ -126,19 +126,21 @@ class Bench:
         samples_per_round: int = 3,
         keep: Collection[Entry] = (),
         budget_seconds: float | None = None,
+        least_rounds: int = 1,
         seed: int = 0,
     ) -> dict[Entry, list[Round]]:
         """Race the entries: for each its rounds, of each round its samples in milliseconds.
 
         The n-th round of one entry is the n-th of all, so rounds can be compared in pairs; who
-        left early has fewer. Entries that failed are missing: see `failure`. The first round is
-        run whatever the budget.
+        left early has fewer. Entries that failed are missing: see `failure`. So many rounds are run
+        whatever the budget.
         """
         race = Race(entries, keep, seed)
         started = time.monotonic()
         for number in range(rounds):
             spent = time.monotonic() - started
-            if number and budget_seconds is not None and spent > budget_seconds:
+            late = budget_seconds is not None and spent > budget_seconds
+            if number >= least_rounds and late:
                 break
             left = race.order(number)
             while left:  # as many processes as that takes

@@ -26,7 +26,7 @@ from typing import Any
 from tritune.space import Config, Points
 from tritune.store import Store
 from tritune.store.records import Build, Run, Samples, Task, Trial
-from tritune.store.winner import Winner
+from tritune.store.winner import PAIRED_ROUNDS, Winner
 from tritune.tuning.build import BuildPool, BuildResult
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.crew import Crew
@@ -202,11 +202,9 @@ class _Tuning:
 
     def shoot_out(self) -> None:
         """Race the best configs against the default, and the vendor beside them."""
-        ranked = sorted((ms, c.key, c) for c, ms in self.results.items() if ms is not None)
-        finalists = [config for _, _, config in ranked[: self.effort.finalists]]
         default = self.job.default
-        if self.results.get(default) is not None and default not in finalists:
-            finalists.append(default)
+        seconds = min(self.effort.final_seconds, FINAL_SHARE * self.settings.budget_seconds)
+        finalists = self._finalists(seconds)
         if not finalists:
             return
         self._report("final")
@@ -219,9 +217,8 @@ class _Tuning:
             self.effort.final_rounds,
             self._samples_per_round(),
             keep=finalists,
-            budget_seconds=min(
-                self.effort.final_seconds, FINAL_SHARE * self.settings.budget_seconds
-            ),
+            budget_seconds=seconds,
+            least_rounds=PAIRED_ROUNDS,
         )
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():
@@ -232,6 +229,23 @@ class _Tuning:
                 )
                 found.setdefault(owner, []).extend(samples)
         self.store.add_race(self.job.task, found)
+
+    def _finalists(self, seconds: float) -> list[Config]:
+        """The default and the best configs: as many as can meet often enough in the time to tell
+        them apart, and one at least.
+        """
+        ranked = sorted((ms, c.key, c) for c, ms in self.results.items() if ms is not None)
+        default = self.job.default
+        left_ms = seconds * 1000 / (PAIRED_ROUNDS * self._samples_per_round())
+        left_ms -= self.results.get(default) or 0.0
+        finalists: list[Config] = []
+        for ms, _, config in ranked[: self.effort.finalists]:
+            if config != default:
+                left_ms -= ms
+                if left_ms < 0 and finalists:
+                    break
+                finalists.append(config)
+        return finalists + [default] * (self.results.get(default) is not None)
 
     def _next_batch(self, pending: int = 0) -> list[Config]:
         left = self.most_trials - len(self.results) - pending
