@@ -164,6 +164,7 @@ class TestOptions:
             ("unroll", "4"),
             ("vector_bits", 200),
             ("unroll", 2.0),
+            ("prefetch_bytes", 1 << 20),
         ],
     )
     def test_a_bad_value_of_an_own_option_is_explained(self, backend, name, value):
@@ -171,11 +172,9 @@ class TestOptions:
             backend.parse_options({name: value})
 
     def test_own_options_reach_the_compilation(self, backend):
-        options = backend.parse_options(
-            {"micro_m": 6, "micro_n": 2, "unroll": 4, "vector_bits": 128}
-        )
-        code = options.code()
-        assert (code.micro_m, code.micro_n, code.unroll, code.vector_bits) == (6, 2, 4, 128)
+        own = {"micro_m": 6, "micro_n": 2, "unroll": 4, "vector_bits": 128, "prefetch_bytes": 4096}
+        code = backend.parse_options(own).code()
+        assert {name: getattr(code, name) for name in own} == own
 
     def test_options_survive_what_triton_does_with_them(self, backend):
         first = backend.parse_options({"num_warps": 2, "unroll": 4, "kernel_argument": 7})

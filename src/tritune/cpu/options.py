@@ -14,6 +14,7 @@ OWN = {
     "micro_n": 64,  # vectors in a row of the dot micro-tile
     "unroll": 64,  # unrolling of the innermost loop of a dot
     "vector_bits": 1024,  # width of a vector register
+    "prefetch_bytes": 65536,  # how far ahead of a stream's reading memory is asked for
 }
 
 # What every backend of every supported Triton accepts, should a GPU backend not be installed.
@@ -41,6 +42,7 @@ class CodeOptions:
     micro_n: int
     unroll: int
     vector_bits: int
+    prefetch_bytes: int
     enable_fp_fusion: bool
     debug: bool
     sanitize_overflow: bool

@@ -39,6 +39,7 @@ from tritune.kernels.attention_softmax import (
     share_of,
     store_rows,
 )
+from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
@@ -330,6 +331,7 @@ SPACE = Space(
         Parameter("micro_m", (0, 2, 4, 6, 8), ("cpu",)),
         Parameter("micro_n", (0, 1, 2, 4), ("cpu",)),
         Parameter("unroll", (0, 2, 4), ("cpu",)),
+        PREFETCH,
     ),
     constraints=(
         # A program without a single whole row of work, or a split without a tile, is never best.
@@ -353,8 +355,7 @@ SPACE = Space(
         "matrix_instr_nonkdim != 32 or arch in ('gfx90a', 'gfx942', 'gfx950')",
         "kpack == 1 or arch in ('gfx90a', 'gfx942')",
         "micro_m <= max(BLOCK_M, BLOCK_N)",
-        # With few rows the CPU's products have no tile of registers to choose.
-        "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
+        *CPU_ROWS,
     ),
 )
 
@@ -430,7 +431,7 @@ def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Con
         own: dict[str, Value] = {"waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
         stages = 2 if warps == 8 and problem.dtype == "float32" else 1
         return Config.of(**tile, num_warps=warps, num_stages=stages, **own)
-    return Config.of(**tile, KV_HEADS=heads, micro_m=0, micro_n=0, unroll=0)
+    return Config.of(**tile, KV_HEADS=heads, **CPU_CHOOSES)
 
 
 def reference(

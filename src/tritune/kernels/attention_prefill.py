@@ -35,6 +35,7 @@ from tritune.kernels.attention_softmax import (
     share_of,
     store_rows,
 )
+from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
@@ -301,6 +302,7 @@ SPACE = Space(
         Parameter("micro_m", (0, 4, 6, 8, 12), ("cpu",)),
         Parameter("micro_n", (0, 1, 2, 4), ("cpu",)),
         Parameter("unroll", (0, 2, 8), ("cpu",)),
+        PREFETCH,
     ),
     (
         # A head of a power of two has one part; heads of one's own cannot be packed.
@@ -341,8 +343,7 @@ SPACE = Space(
         # and a micro-tile the registers.
         "family != 'cpu' or 4 * BLOCK_M * (BLOCK_N + head_size + value_size) <= 1048576",
         "micro_m * micro_n <= 48",
-        # With few rows the CPU's products have no such tile to choose.
-        "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
+        *CPU_ROWS,
     ),
 )
 
@@ -417,7 +418,7 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         return Config.of(
             **tile, num_warps=warps, num_stages=1, waves_per_eu=0, matrix_instr_nonkdim=16
         )
-    return Config.of(**tile, micro_m=0, micro_n=0, unroll=0)
+    return Config.of(**tile, **CPU_CHOOSES)
 
 
 def attention_reference(

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.activations import activate, activation_reference
+from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space
 
@@ -166,13 +167,12 @@ SHARED_CONSTRAINTS = (
     "METHOD == 'dot' or family == 'cpu' or 1024 <= BLOCK_M * BLOCK_N * BLOCK_K <= 8192",
     "METHOD == 'dot' or (num_stages == 2 and num_warps <= 4)",
     "METHOD == 'dot' or (matrix_instr_nonkdim == 0 and kpack == 1)",
-    "METHOD == 'dot' or (micro_m == 0 and micro_n == 0 and unroll == 0)",
+    "METHOD == 'dot' or (micro_m == 0 and micro_n == 0 and unroll == 0 and prefetch_bytes == 0)",
     # As matrices: the units' smallest tile, and tiles that are worth the copy of their operands.
     "METHOD != 'dot' or BLOCK_M >= (1 if family == 'cpu' else 16)",
     "METHOD != 'dot' or (BLOCK_N >= 16 and BLOCK_K >= 32)",
     "METHOD != 'dot' or BLOCK_M * BLOCK_N >= (16 if family == 'cpu' else 512)",
-    # With few rows the CPU's products have no tile of registers to choose.
-    "BLOCK_M > 16 or (micro_m == 0 and micro_n == 0 and unroll == 0)",
+    *CPU_ROWS,
     "METHOD != 'dot' or num_warps * 128 <= BLOCK_M * BLOCK_N <= num_warps * 8192",
     "BLOCK_M <= max(rows, 16)",
     # With one row of tiles there is but one order.
@@ -202,6 +202,7 @@ SHARED_PARAMETERS = (
     Parameter("micro_m", (0, 4, 6), ("cpu",)),
     Parameter("micro_n", (0, 2, 4), ("cpu",)),
     Parameter("unroll", (0, 1, 8), ("cpu",)),
+    PREFETCH,
 )
 
 SPACE = Space(
@@ -287,9 +288,7 @@ def cpu_config(method: str, block: tuple[int, int, int]) -> Config:
         BLOCK_K=block_k,
         GROUP_M=1,
         SPLIT_K=1,
-        micro_m=0,
-        micro_n=0,
-        unroll=0,
+        **CPU_CHOOSES,
     )
 
 

@@ -34,7 +34,7 @@ Inspector = Callable[[str, Any, Mapping[str, Any]], None]
 #: Options that no front end looks at. Where a kernel does, they are among its constants too.
 _LAUNCH_OPTIONS = frozenset(
     "num_warps num_stages maxnreg waves_per_eu matrix_instr_nonkdim kpack schedule_hint "
-    "micro_m micro_n unroll".split()
+    "micro_m micro_n unroll prefetch_bytes".split()
 )
 _KEPT_MODULES, _KEPT_TEXTS, _KEPT_ASSEMBLED = 8, 4, 16
 #: Where Triton cuts the names of files.

@@ -69,25 +69,27 @@ def asked_by(compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int) -> l
 
 
 @pytest.mark.parametrize(
-    ("dtype", "many", "k", "tiles"),
+    ("dtype", "many", "k", "ahead_bytes", "tiles"),
     [
-        pytest.param(torch.float32, 32, 32, 2, id="tiles of 4 kB"),
-        pytest.param(torch.float32, 32, 64, 1, id="tiles of 8 kB"),
-        pytest.param(torch.float32, 64, 128, 0.25, id="tiles of 32 kB"),
-        pytest.param(torch.float16, 32, 64, 2, id="fp16"),
-        pytest.param(torch.bfloat16, 32, 64, 2, id="bf16"),
-        pytest.param(torch.int8, 32, 128, 2, id="bytes"),
+        pytest.param(torch.float32, 32, 32, 0, 2, id="tiles of 4 kB"),
+        pytest.param(torch.float32, 32, 64, 0, 1, id="tiles of 8 kB"),
+        pytest.param(torch.float32, 64, 128, 0, 0.25, id="tiles of 32 kB"),
+        pytest.param(torch.float16, 32, 64, 0, 2, id="fp16"),
+        pytest.param(torch.bfloat16, 32, 64, 0, 2, id="bf16"),
+        pytest.param(torch.int8, 32, 128, 0, 2, id="bytes"),
+        pytest.param(torch.float32, 64, 64, 4096, 0.25, id="not as far as by default"),
+        pytest.param(torch.bfloat16, 32, 128, 32768, 4, id="farther than by default"),
     ],
 )
 @pytest.mark.parametrize("few", [1, 4])
 def test_every_line_is_asked_for_once_and_the_first_ones_at_the_start(
-    dtype: torch.dtype, many: int, k: int, tiles: float, few: int
+    dtype: torch.dtype, many: int, k: int, ahead_bytes: int, tiles: float, few: int
 ) -> None:
     steps = 8
     weight = normal(dtype, many, k * steps)
     x = normal(torch.bfloat16 if dtype == torch.int8 else dtype, few, k * steps)
     out = torch.empty(few, many)
-    compiled = few_rows_kernel[1,](x, weight, out, few, many, k, steps)
+    compiled = few_rows_kernel[1,](x, weight, out, few, many, k, steps, prefetch_bytes=ahead_bytes)
     expected = x.double() @ weight.double().T
     torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-1)
 

@@ -33,7 +33,7 @@ from .usage import is_eager
 
 #: What memory is brought into the caches in.
 _LINE_BYTES = 64
-#: How far ahead of the reading it is asked for.
+#: How far ahead of the reading it is asked for, unless an option says.
 _BYTES_AHEAD = 8192
 
 
@@ -90,6 +90,7 @@ class Stream:
         what others ask for.
         """
         shape = self.tile.type.shape
+        ahead_bytes = self.ctx.kernel.options.prefetch_bytes or _BYTES_AHEAD
         known = {source.pointer for other in others for source in other.sources}
         for pointer, moves in self._pointers():
             if pointer in known:
@@ -103,7 +104,7 @@ class Stream:
                 assert pointer.type.pointee is not None
                 size = memory_bytes(pointer.type.pointee.elem)
                 row_bytes = shape[1 - self.row_dim] * size
-                blocks = max(1, _BYTES_AHEAD // (rows * row_bytes))
+                blocks = max(1, ahead_bytes // (rows * row_bytes))
                 ahead = min(rows * blocks, shape[self.row_dim])
                 loop = self.ctx.loop
                 told = (
@@ -111,7 +112,7 @@ class Stream:
                     and prefetch.advance(self.ctx, loop, pointer) is None
                     and foreseeable(self.ctx, loop, pointer)
                 )
-                tiles = 1 if told else max(1, _BYTES_AHEAD // (shape[self.row_dim] * row_bytes))
+                tiles = 1 if told else max(1, ahead_bytes // (shape[self.row_dim] * row_bytes))
                 self.sources.append(
                     _Source(pointer, moves, ahead, tiles, _LINE_BYTES // size, told)
                 )
