@@ -385,3 +385,32 @@ def test_tiles_on_a_cpu_are_tall_where_nothing_is_hidden_and_programs_are_many(
     changes: dict[str, Any], rows: int
 ) -> None:
     assert default_config(problem_of(**changes), "cpu", "host")["BLOCK_M"] == rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "tile"),
+    [
+        ({"causal": True}, (64, 32, True)),
+        ({"causal": True, "queries": 4096, "keys": 4096}, (64, 64, False)),
+        ({"causal": True, "queries": 4096, "keys": 4096, "window": 1024}, (64, 32, True)),
+        ({"causal": True, "queries": 256, "keys": 4096}, (64, 64, False)),
+        ({"causal": True, "group": 1}, (64, 64, False)),
+        ({"causal": True, "queries": 8, "keys": 64}, (32, 32, True)),
+        ({"causal": True, "queries": 1, "keys": 512}, (4, 64, True)),
+        ({}, (256, 64, False)),
+    ],
+)
+def test_tiles_on_a_cpu_take_heads_together_where_much_of_a_tile_is_hidden(
+    changes: dict[str, Any], tile: tuple[int, int, bool]
+) -> None:
+    config = default_config(problem_of(**changes), "cpu", "host")
+    assert (config["BLOCK_M"], config["BLOCK_N"], config["PACK_HEADS"]) == tile
+
+
+def test_the_longest_tiles_come_first_where_some_are_longer() -> None:
+    def last_first(**changes: Any) -> bool:
+        config = default_config(problem_of(**changes), "cpu", "host")
+        return bool(config["LAST_TILE_FIRST"])
+
+    assert last_first(causal=True)
+    assert not last_first() and not last_first(causal=True, window=128)

@@ -383,6 +383,20 @@ def test_a_cpu_decodes_several_kv_heads_at_once(
     assert "KV_HEADS" not in default(problem, "cuda", 90)
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal", "keys_at_once"),
+    [(1024, 1024, True, 32), (4096, 4096, True, 64), (256, 4096, True, 64), (512, 512, False, 64)],
+)
+def test_tiles_on_a_cpu_have_fewer_keys_where_much_of_a_tile_is_hidden(
+    queries, keys, causal, keys_at_once
+):
+    problem = PagedAttentionProblem(
+        "bfloat16", "bfloat16", 128, 128, 8, 4, 16, queries, 1, keys, causal,
+        window=False, softcap=False, alibi=False, sinks=False,
+    )  # fmt: skip
+    assert default(problem, "cpu", "x86-64-v4")["BLOCK_N"] == keys_at_once
+
+
 @pytest.mark.parametrize("flags", ["plain", "everything"])
 def test_two_runs_agree_bit_for_bit(flags):
     tensors = batch(MIXED)

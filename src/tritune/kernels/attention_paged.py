@@ -21,7 +21,11 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
-from tritune.kernels.attention_prefill import attention_varlen_reference, few_rows_block
+from tritune.kernels.attention_prefill import (
+    attention_varlen_reference,
+    cut_block,
+    few_rows_block,
+)
 from tritune.kernels.attention_softmax import (
     LOG2_E,
     begin_softmax,
@@ -368,7 +372,9 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
     size = max(problem.head_size, problem.value_size)
     full = problem.dtype == "float32"
     if family == "cpu":
-        return 64, few_rows_block(problem.keys) if problem.rows <= 16 else 64, 0
+        if problem.rows <= 16:
+            return 64, few_rows_block(problem.keys), 0
+        return 64, cut_block(problem.queries, problem.keys) if problem.causal else 64, 0
     if family == "hip" and arch.startswith("gfx1"):
         # RDNA has half the registers, and no matrix instruction for fp32.
         if full:

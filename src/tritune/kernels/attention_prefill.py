@@ -372,6 +372,14 @@ def few_rows_block(keys: int) -> int:
     return 256 if keys >= 4096 else 128 if keys >= 1024 else 64
 
 
+def cut_block(queries: int, keys: int, window: int = 0) -> int:
+    """Keys of a tile with many rows on a CPU where queries see different keys: fewer where they see
+    so few that most tiles are cut, and what is cut off is computed for nothing.
+    """
+    seen = keys - queries // 2
+    return 32 if min(seen, window or seen) <= 1024 else 64
+
+
 def _tall_block(problem: AttentionProblem, block_m: int) -> int:
     """Rows of a tile on a CPU where every query sees every key: none of them computes for nothing,
     and the more there are, the less does each pay for a block of keys. But a machine of many cores
@@ -388,10 +396,15 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     size = max(problem.head_size, problem.value_size)
     full = problem.dtype == "float32"
     block_m, block_n, warps = _default_tile(size, full, family, arch)
-    if family == "cpu" and not (problem.causal or problem.window):
+    masked = problem.causal or problem.window > 0
+    if family == "cpu" and not masked:
         block_m = _tall_block(problem, block_m)
     # Few queries leave most rows of a tile unused, unless the heads that share keys fill them.
     pack = problem.group > 1 and problem.queries < block_m
+    if family == "cpu" and masked and problem.group > 1:
+        block_n = cut_block(problem.queries, problem.keys, problem.window)
+        # The heads that share keys see the same: the fewer queries a tile has, the less is cut off.
+        pack = pack or block_n < 64
     rows = problem.queries * (problem.group if pack else 1)
     if rows < block_m:
         block_m = max(1 if family == "cpu" else 16, triton.next_power_of_2(rows))
@@ -410,7 +423,8 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         "PRE_LOAD_V": False,
         "MASKED_FIRST": False,
         "HEADS_INSIDE": False,
-        "LAST_TILE_FIRST": problem.causal and rows > block_m,
+        # Without a window, the last queries see the most.
+        "LAST_TILE_FIRST": problem.causal and not problem.window and rows > block_m,
     }
     if family == "cuda":
         return Config.of(**tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=2, maxnreg=255)
