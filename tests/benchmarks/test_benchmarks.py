@@ -51,6 +51,15 @@ def test_matmul_compares_every_tile_with_torch() -> None:
     check_comparison(result, 2, "gflop_per_second")
 
 
+def test_quantized_compares_weights_of_few_bits_with_bf16() -> None:
+    result = in_json("quantized.py", "--size", "128", "--layers", "2")
+    assert (result["size"], result["layers"]) == (128, 2)
+    assert set(result["kinds"]) == {"bf16", "int8", "int4"}
+    assert set(result["environment"]) == ENVIRONMENT
+    for row in result["kinds"].values():
+        assert row["ratio"] == result["kinds"]["bf16"]["median_seconds"] / row["median_seconds"]
+
+
 def test_streaming_compares_every_size_of_add_and_softmax_with_torch() -> None:
     result = in_json(
         "streaming.py", "--elements", "1000", "2000", "--rows", "9", "--columns", "100"
