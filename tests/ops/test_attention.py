@@ -391,6 +391,7 @@ def test_tiles_on_a_cpu_are_tall_where_nothing_is_hidden_and_programs_are_many(
     ("changes", "tile"),
     [
         ({"causal": True}, (64, 32, True)),
+        ({"causal": True, "queries": 2048, "keys": 2048}, (64, 32, True)),
         ({"causal": True, "queries": 4096, "keys": 4096}, (64, 64, False)),
         ({"causal": True, "queries": 4096, "keys": 4096, "window": 1024}, (64, 32, True)),
         ({"causal": True, "queries": 256, "keys": 4096}, (64, 64, False)),

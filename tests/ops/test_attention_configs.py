@@ -36,6 +36,7 @@ def use_config() -> Iterator[Callable[..., Any]]:
 
 CONFIGS = [
     {"BLOCK_M": 16, "BLOCK_N": 128, "PACK_HEADS": True, "MASKED_FIRST": True, "PRE_LOAD_V": True},
+    {"BLOCK_M": 8, "BLOCK_N": 32, "PACK_HEADS": True, "prefetch_bytes": 16384},
     {"BLOCK_M": 128, "BLOCK_N": 16, "HEADS_INSIDE": True, "LAST_TILE_FIRST": True},
     {"BLOCK_M": 32, "BLOCK_N": 32, "SPLIT_HEAD": True, "PRE_LOAD_V": True, "micro_m": 4},
     {"BLOCK_M": 64, "BLOCK_N": 32, "PACK_HEADS": True, "micro_n": 1, "unroll": 8},
@@ -98,6 +99,16 @@ def test_nan_past_the_tensors_changes_not_one_bit_where_keys_are_split(
     near = inputs(queries=3, keys=100, size=24)
     guarded = [surrounded(tensor, math.nan) for tensor in near]
     assert torch.equal(attention(*near, causal=True), attention(*guarded, causal=True))
+
+
+def test_what_a_tile_cannot_use_is_not_tuned() -> None:
+    problem = AttentionProblem(1, 8, 8, 64, 1024, 128, 128, "float16", causal=True)
+    default = default_config(problem, "cpu", "x86-64-v4").as_kwargs()
+    points = SPACE.on("cpu", "x86-64-v4", problem.fields())
+    streams, packs = {"prefetch_bytes": 2048}, {"unroll": 8}
+    for block, allowed, refused in ((16, streams, packs), (64, packs, streams)):
+        assert Config.of(**{**default, "BLOCK_M": block, **allowed}) in points
+        assert Config.of(**{**default, "BLOCK_M": block, **refused}) not in points
 
 
 @pytest.mark.parametrize("family", ["cuda", "hip", "cpu"])
