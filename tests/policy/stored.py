@@ -29,6 +29,11 @@ def config(rows: int = 1, block: int = 256) -> Config:
     return Config.of(ROWS=rows, BLOCK=block, STREAM=False)
 
 
+def default_of(one: Problem, kernel: Kernel = RMS_NORM) -> Config:
+    target = detect(CPU).target
+    return kernel.default(one, target.family, target.arch)
+
+
 def task_of(one: Problem, kernel: Kernel = RMS_NORM, **other: str) -> Task:
     device = detect(CPU)
     fields = {
@@ -59,6 +64,7 @@ def put(
                         name,
                         run.id,
                         run.started,
+                        default=name == default_of(one, kernel),
                         failure="crash" if ms is None else None,
                         samples=samples,
                     )

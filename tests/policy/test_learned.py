@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
@@ -9,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.policy.stored import CPU, config, problem, put, task_of
+from tests.policy.stored import CPU, config, default_of, problem, put, task_of
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import describe, learned, portfolio, saved
 from tritune.policy.features import Fields
 from tritune.policy.measured import Measured, read
 from tritune.policy.nearest import Nearest
 from tritune.policy.policy import Policy
-from tritune.policy.regret import LARGEST_COST, cost_of_answer
+from tritune.policy.regret import LARGEST_COST, AgainstDefault, cost_of_answer, first_choice
 from tritune.policy.tree import Tree
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Samples
 from tritune.targets.device import detect
 
-SMALL, LARGE, WIDE, NEVER = (Config.of(TILE=n) for n in (1, 2, 3, 4))
+SMALL, LARGE, WIDE, NEVER, DEFAULT = (Config.of(TILE=n) for n in (1, 2, 3, 4, 5))
 
 
 def anything(config: Config, fields: Fields) -> bool:
@@ -35,6 +36,11 @@ def rule(fields: Fields) -> Config:
     if fields["wide"]:
         return WIDE
     return SMALL if int(fields["rows"]) <= 256 else LARGE
+
+
+def with_default(rows: Sequence[Measured]) -> list[Measured]:
+    """The same problems, with a default config that takes twice as long as the best."""
+    return [Measured(row.problem, {**row.times_ms, DEFAULT: 2.0}, default=DEFAULT) for row in rows]
 
 
 def rows_of(count: int, noise: float = 0.0, seed: int = 0) -> list[Measured]:
@@ -89,12 +95,8 @@ def test_regret_is_measured_on_problems_that_were_held_out() -> None:
         for row in rows_of(60)
         for lucky in [rng.choice(configs)]
     ]
-    in_training = [
-        cost_of_answer(chooser, row, anything)
-        for chooser in [learned.choosers(rows, anything)[-1]]
-        for row in rows
-    ]
-    assert set(in_training) == {0.0}
+    answer = first_choice(learned.choosers(rows, anything)[-1], anything)
+    assert {cost_of_answer(answer(row), row) for row in rows} == {0.0}
     regret = fitted(rows).regret
     assert regret is not None
     assert regret.mean > 0.5
@@ -115,12 +117,15 @@ def test_regret_counts_only_answers_that_somebody_measured() -> None:
 
 def test_an_answer_that_fails_and_one_by_default_are_part_of_the_regret() -> None:
     fields: Fields = {"rows": 64, "dtype": "float32"}
-    chooser = Nearest([(fields, LARGE)])
+    answer = first_choice(Nearest([(fields, LARGE)]), anything)
     times = {SMALL: 1.0, LARGE: math.inf, WIDE: 1.25}
-    assert cost_of_answer(chooser, Measured(fields, times), anything) == LARGEST_COST
+    row = Measured(fields, times)
+    assert cost_of_answer(answer(row), row) == LARGEST_COST
     other: Fields = {"rows": 64, "dtype": "float16"}
-    assert cost_of_answer(chooser, Measured(other, times, default=WIDE), anything) == 0.25
-    assert cost_of_answer(chooser, Measured(other, times), anything) is None
+    row = Measured(other, times, default=WIDE)
+    assert cost_of_answer(answer(row), row) == 0.25
+    row = Measured(other, times)
+    assert cost_of_answer(answer(row), row) is None
 
 
 @pytest.mark.parametrize("count", range(4, 9))
@@ -193,16 +198,23 @@ def test_a_policy_survives_being_saved(count: int, store_path: Path) -> None:
     assert again == policy
 
 
+# Where the default is that of the problems around.
+HOLES = (problem(16, 2048), problem(128, 2048))
+
+
 def _tune_many(path: Path) -> None:
+    """Two regimes with a winner each, twice as fast as the default; two problems are left out."""
     put(
         path,
         {
-            problem(2**i, columns): {
-                config(1, 128): 1.0 if i < 5 else 2.0,
-                config(4, 256): 2.0 if i < 5 else 1.0,
+            one: {
+                config(1, 128): 1.0 if i < 6 else 4.0,
+                config(4, 256): 4.0 if i < 6 else 1.0,
+                default_of(one): 2.0,
             }
-            for i in range(2, 9)
+            for i in range(2, 10)
             for columns in (512, 1024, 2048)
+            if (one := problem(2**i, columns)) not in HOLES
         },
     )
 
@@ -214,19 +226,35 @@ def test_what_was_learned_from_a_store_answers_and_is_described(
     device = detect(CPU)
     with Store(store_path) as store:
         assert describe.describe(store, KERNEL, device) == [
-            "21 problems measured, nothing learned yet"
+            "22 problems measured, nothing learned yet"
         ]
         describe.learn_and_save(store, KERNEL, device)
         lines = describe.describe(store, KERNEL, device)
     assert lines == [
-        "a tree over 2 configs, learned from 21 problems",
+        "a tree over 2 configs, learned from 22 problems",
         "bound: each known problem has one of them within 0.0% of its best",
         "regret on held-out problems: mean 0.0%, 95th percentile 0.0% "
-        "(21 of 21 answers were measured)",
+        "(22 of 22 answers were measured)",
+        "problems that were not tuned: one of these configs where measurements on both sides speak "
+        "for it, else the default",
     ]
-    for rows, expected in ((4, config(1, 128)), (200, config(4, 256))):
-        answer = policy.answer_for(KERNEL, problem(rows, 768), CPU)
+    for hole, expected in zip(HOLES, (config(1, 128), config(4, 256)), strict=True):
+        answer = policy.answer_for(KERNEL, hole, CPU)
         assert (answer.config, answer.source) == (expected, "learned")
+    for beyond in (problem(1024, 1024), problem(16, 768), problem(16, 1024, "bfloat16")):
+        assert policy.answer_for(KERNEL, beyond, CPU).source == "default"
+
+
+def test_a_policy_whose_held_out_answers_were_slower_than_the_default_is_not_followed() -> None:
+    trusted = fitted(with_default(rows_of(84)))
+    assert trusted.trusted
+    assert trusted.held_out is not None
+    for held_out in (None, AgainstDefault(40, 0.2), AgainstDefault(2, 0.0)):
+        policy = dataclasses.replace(trusted, held_out=held_out)
+        fields = rows_of(84)[20].problem
+        assert trusted.answer(fields, DEFAULT, anything) == rule(fields)
+        assert policy.answer(fields, DEFAULT, anything) is None
+        assert "the default config" in policy.describe()[-1]
 
 
 def test_a_policy_learned_from_older_data_says_so(store_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_two_processes_choose_identical_configs_for_a_thousand_problems(
     assert chosen[0] == chosen[1]
     sources = [source for source, _ in json.loads(chosen[0])]
     assert len(sources) == 1000
-    assert {"exact", "learned"} <= set(sources)
+    # What the file does not name runs with the default, which is the same everywhere too.
+    assert set(sources) == {"exact", "default"}
 
 
 def test_the_store_has_no_say(reviewed: Path, store_path: Path) -> None:

@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 
 import tritune
-from tests.policy.stored import CPU, config, problem, put
+from tests.policy.stored import CPU, config, default_of, problem, put
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import answer_for, config_for, forced, mode, refresh, warm
 from tritune.policy.modes import Setting
 from tritune.policy.policy import Policy
 from tritune.policy.serving import NotWarmedError
+from tritune.policy.sources import PolicyWarning
 
 PROGRAM = """
 import time
@@ -82,12 +83,29 @@ def test_an_unwarmed_problem_uses_what_the_nearest_warmed_one_does(
         with warm():
             for rows in (64, 4096):
                 policy.config_for(KERNEL, problem(rows), CPU)
-        answer = policy.answer_for(KERNEL, problem(128), CPU)
+        with pytest.warns(PolicyWarning, match="rms_norm was not warmed for all problems"):
+            answer = policy.answer_for(KERNEL, problem(128), CPU)
         # It has a winner of its own, but that was not compiled.
         assert (answer.config, answer.source) == (config(2, 512), "warmed")
     finally:
         policy.enter(Setting())
     assert policy.answer_for(KERNEL, problem(128), CPU).config == config(1, 128)
+
+
+def test_an_unwarmed_problem_runs_with_its_default_if_that_was_warmed(
+    store_path: Path, policy: Policy
+) -> None:
+    own = default_of(problem(128))
+    put(store_path, {problem(64): {config(2, 512): 1.0}, problem(4096): {own: 1.0}})
+    policy.enter(Setting("serve"))
+    try:
+        with warm():
+            for rows in (64, 4096):
+                policy.config_for(KERNEL, problem(rows), CPU)
+        answer = policy.answer_for(KERNEL, problem(128), CPU)
+        assert (answer.config, answer.source) == (own, "warmed")
+    finally:
+        policy.enter(Setting())
 
 
 def test_what_was_called_before_serving_is_warm(store_path: Path) -> None:

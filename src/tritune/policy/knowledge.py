@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy.features import Fields
+from tritune.policy.measured import Valid
 from tritune.space import Config, SpaceError
 from tritune.store.records import problem_text
 from tritune.targets.target import Target
@@ -17,23 +18,20 @@ from tritune.targets.target import Target
 class Answer:
     """A config, and where it comes from.
 
-    "exact": it won for this very problem. "learned": derived from other problems. "default": the
-    kernel's own. "warmed": in serve mode, what a near problem uses, because its code is there.
+    "exact": it won for this very problem. "learned": it beat the default for problems on both
+    sides of this one. "default": the kernel's own. "warmed": in serve mode, a config whose code is
+    there.
     """
 
     config: Config
     source: str
 
 
-class Chooser(Protocol):
+class Learned(Protocol):
     """What answers for problems that were never measured."""
 
-    @property
-    def configs(self) -> Sequence[Config]:
-        """Every config that it can answer with."""
-
-    def ranked(self, fields: Fields) -> Sequence[Config]:
-        """Configs for a problem, the best first; none where it knows nothing."""
+    def answer(self, fields: Fields, default: Config, valid: Valid) -> Config | None:
+        """A config that is known to be no slower than the default; None where none is."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,17 @@ class Knowledge:
     #: The winner for a problem, given as its text.
     exact: Callable[[str], Config | None]
     #: Asked only where there is no winner.
-    learned: Callable[[], Chooser | None]
+    learned: Callable[[], Learned | None]
 
     def answer(self, problem: Problem) -> Answer:
         fields = problem.fields()
         exact = self.exact(problem_text(fields))
         if exact is not None and self.valid(exact, fields):
             return Answer(exact, "exact")
-        chooser = self.learned()
-        for config in chooser.ranked(fields) if chooser is not None else ():
-            if self.valid(config, fields):
-                return Answer(config, "learned")
         default = self.kernel.default(problem, self.target.family, self.target.arch)
-        return Answer(default, "default")
+        learned = self.learned()
+        config = None if learned is None else learned.answer(fields, default, self.valid)
+        return Answer(default, "default") if config is None else Answer(config, "learned")
 
     def valid(self, config: Config, fields: Fields) -> bool:
         return is_valid(self.kernel, self.target, config, fields)

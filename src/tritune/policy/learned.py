@@ -1,7 +1,8 @@
 """A policy learned from what was measured: a few configs, and a tree that chooses among them.
 
-It answers for problems that nobody measured, and says how well: the bound of its set of configs on
-the problems it knows, and its regret on problems that were held out while it was learned.
+It answers for problems that nobody measured where there is evidence that the answer is no slower
+than the kernel's default (`evidence.py`), and says how well: the bound of its set of configs on the
+problems it knows, and its regret on problems that were held out while it was learned.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritune.policy import portfolio, tree
+from tritune.policy.evidence import Evidence
 from tritune.policy.features import Fields
 from tritune.policy.measured import Measured, Valid, digest
 from tritune.policy.nearest import Nearest
-from tritune.policy.regret import Chooser, Regret, held_out_regrets
+from tritune.policy.regret import (
+    AgainstDefault,
+    Answerer,
+    Chooser,
+    Regret,
+    against_default,
+    first_choice,
+    held_out_answers,
+    regret_of,
+)
 from tritune.policy.tree import Tree
 from tritune.space import Config
 
@@ -27,6 +38,10 @@ BOUND = 1.03
 MOST_CONFIGS = 32
 #: How few problems a leaf of the tree may hold: the best of these is found by holding out, too.
 LEAF_SIZES = (1, 2, 4)
+#: Answers are trusted after so many for held-out problems that were not the default...
+FEWEST_ANSWERS = 3
+#: ... none of which was slower than the default by more than this share of its time.
+NOISE = 0.05
 
 
 @dataclass(frozen=True)
@@ -36,14 +51,33 @@ class LearnedPolicy:
     #: The device's fingerprint.
     device: str
     chooser: Chooser
+    evidence: Evidence
     #: Each known problem has a config in the set that was measured within this factor of its best;
     #: None if for some problem none of them was measured.
     bound: float | None
-    #: None where there were too few problems to hold any out.
+    #: Of the chooser's first choices; None where there were too few problems to hold any out.
     regret: Regret | None
+    #: Of the answers that calls get; None likewise.
+    held_out: AgainstDefault | None
     problems: int
     #: A digest of the data it was learned from.
     data: str
+
+    @property
+    def trusted(self) -> bool:
+        """Whether answers for problems held out are known to be no slower than the default."""
+        held_out = self.held_out
+        if held_out is None or held_out.answers < FEWEST_ANSWERS:
+            return False
+        return held_out.slower <= NOISE
+
+    def answer(self, fields: Fields, default: Config, valid: Valid) -> Config | None:
+        """The config for a problem that was not measured and whose default is this; None where
+        nothing is known to be better.
+        """
+        return (
+            supported(self.chooser, self.evidence, fields, default, valid) if self.trusted else None
+        )
 
     def describe(self) -> list[str]:
         """What can be expected of a policy, in lines for people."""
@@ -67,11 +101,23 @@ class LearnedPolicy:
                 f"regret on held-out problems: mean {regret.mean:.1%}, 95th percentile "
                 f"{regret.p95:.1%} ({regret.measured} of {regret.problems} answers were measured)"
             )
+        lines.append(self._of_other_problems())
         return lines
+
+    def _of_other_problems(self) -> str:
+        if self.trusted:
+            return (
+                "problems that were not tuned: one of these configs where measurements on both "
+                "sides speak for it, else the default"
+            )
+        why = "too little was measured to know better"
+        if self.held_out is not None and self.held_out.slower > NOISE:
+            why = f"a held-out answer was {self.held_out.slower:.0%} slower than it"
+        return f"problems that were not tuned: the default config, as {why}"
 
     def to_json(self) -> dict[str, Any]:
         kind = "tree" if isinstance(self.chooser, Tree) else "nearest"
-        regret = self.regret
+        regret, held_out = self.regret, self.held_out
         return {
             "kernel": self.kernel,
             "identity": self.identity,
@@ -79,7 +125,9 @@ class LearnedPolicy:
             "problems": self.problems,
             "bound": self.bound,
             "regret": None if regret is None else dict(vars(regret)),
+            "held_out": None if held_out is None else dict(vars(held_out)),
             "data": self.data,
+            "evidence": self.evidence.to_json(),
             kind: self.chooser.to_json(),
         }
 
@@ -95,8 +143,10 @@ class LearnedPolicy:
             identity=data["identity"],
             device=data["device"],
             chooser=chooser,
+            evidence=Evidence.from_json(data["evidence"]),
             bound=data["bound"],
             regret=None if data["regret"] is None else Regret(**data["regret"]),
+            held_out=None if data["held_out"] is None else AgainstDefault(**data["held_out"]),
             problems=data["problems"],
             data=data["data"],
         )
@@ -110,18 +160,21 @@ def fit(
         return None
     valid = _remembered(valid)
     chooser = learn(rows, valid)
-    regret = None
+    regret = held_out = None
     if len(rows) >= FEWEST_PROBLEMS:
         # Choosing between the ways of choosing belongs to what the held-out problems must not see.
-        (regret,) = held_out_regrets(rows, valid, lambda rows, valid: [learn(rows, valid)])
+        first, called = held_out_answers(rows, lambda rows: _answerers(rows, valid))
+        regret, held_out = regret_of(first), against_default(called)
     bound = portfolio.measured_bound(rows, chooser.configs)
     return LearnedPolicy(
         kernel,
         identity,
         device,
         chooser,
+        Evidence.of(rows, chooser.configs),
         bound if math.isfinite(bound) else None,
         regret,
+        held_out,
         len(rows),
         digest(rows),
     )
@@ -131,9 +184,38 @@ def learn(rows: Sequence[Measured], valid: Valid) -> Chooser:
     """The way of choosing that does best on problems held out of `rows`."""
     if len(rows) < FEWEST_PROBLEMS:
         return _nearest(rows)
-    regrets = held_out_regrets(rows, valid, choosers)
+
+    def first_choices(rows: Sequence[Measured]) -> list[Answerer]:
+        return [first_choice(chooser, valid) for chooser in choosers(rows, valid)]
+
+    regrets = [regret_of(answers) for answers in held_out_answers(rows, first_choices)]
     found = choosers(rows, valid)
     return min(zip(regrets, found, strict=True), key=lambda pair: pair[0].judged)[1]
+
+
+def supported(
+    chooser: Chooser, evidence: Evidence, fields: Fields, default: Config, valid: Valid
+) -> Config | None:
+    """The first config that a chooser prefers to the default and that measurements speak for."""
+    for config in chooser.ranked(fields):
+        if config == default:
+            return None
+        if valid(config, fields) and evidence.supports(fields, config, default):
+            return config
+    return None
+
+
+def _answerers(rows: Sequence[Measured], valid: Valid) -> tuple[Answerer, Answerer]:
+    """What is learned from these rows, in two ways: its first choices, and the answers of calls."""
+    chooser = learn(rows, valid)
+    evidence = Evidence.of(rows, chooser.configs)
+
+    def called(row: Measured) -> Config | None:
+        if row.default is None:
+            return None
+        return supported(chooser, evidence, row.problem, row.default, valid) or row.default
+
+    return first_choice(chooser, valid), called
 
 
 def choosers(rows: Sequence[Measured], valid: Valid) -> list[Chooser]:

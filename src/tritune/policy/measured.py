@@ -51,10 +51,19 @@ class Measured:
         """
         if config not in self.times_ms:
             return None
-        best = min(self.times_ms, key=lambda c: (self._halves(c)[0], c.key))
-        return self._halves(config)[1] / self._halves(best)[1] - 1.0
+        best = min(self.times_ms, key=lambda c: (self.halves(c)[0], c.key))
+        return self.halves(config)[1] / self.halves(best)[1] - 1.0
 
-    def _halves(self, config: Config) -> Halves:
+    def slower_than_default(self, config: Config | None) -> float | None:
+        """By which share of the default's time a config takes longer; None if nobody tried both."""
+        default = self.default
+        if config not in self.times_ms or default not in self.times_ms:
+            return None
+        assert config is not None and default is not None
+        return self.halves(config)[1] / self.halves(default)[1] - 1.0
+
+    def halves(self, config: Config) -> Halves:
+        """A config's time from one half of its samples and from the other."""
         ms = self.times_ms[config]
         return self.halves_ms.get(config, (ms, ms))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
 from tritune.policy.knowledge import Knowledge
-from tritune.policy.nearest import Nearest
 from tritune.policy.sources import warn_once
 from tritune.store.winners_file import WinnersFile
 from tritune.targets.device import Device
@@ -18,9 +17,9 @@ from tritune.targets.device import Device
 class PinnedSource:
     """A file that `tritune db export --winners` wrote, read once.
 
-    A problem that the file does not name gets the config of the nearest one that it does. The file
-    is obeyed even where the kernel's code, the driver or the compiler have changed since it was
-    written: that it does not move is what it is for. There is a warning then.
+    A problem that the file does not name runs with the kernel's default. The file is obeyed even
+    where the kernel's code, the driver or the compiler have changed since it was written: that it
+    does not move is what it is for. There is a warning then.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -52,8 +51,7 @@ class PinnedSource:
                 "written; its configs are used all the same. Tune and export again to be sure"
             )
         exact = {winner.task.problem: winner.config for winner in winners}
-        nearest = Nearest.of(winners)
-        return Knowledge(kernel, device.target, exact.get, lambda: nearest)
+        return Knowledge(kernel, device.target, exact.get, lambda: None)
 
     def _entry_for(self, kernel: str, device: Device) -> str | None:
         """Whose winners to use: this device's, else those of one with the same name and target."""

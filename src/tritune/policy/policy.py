@@ -19,6 +19,7 @@ import torch
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy import modes
 from tritune.policy.background import Background
+from tritune.policy.features import same_kind
 from tritune.policy.knowledge import Answer, Knowledge, is_valid
 from tritune.policy.modes import Setting
 from tritune.policy.nearest import Nearest
@@ -199,17 +200,27 @@ class Policy:
         return self._knowledge(kernel, device).answer(problem), True
 
     def _warmed_answer(self, key: Key) -> Answer:
-        """What the nearest problem uses that was answered before: its code is there already."""
+        """Choose among the configs that problems of the same kind were warmed with, whose code is
+        there: the default if it is one of them, else that of the nearest problem.
+        """
         kernel, problem, device = key
         fields = problem.fields()
         alike = [
             (p.fields(), answer.config)
             for (k, p, d), answer in self._given.items()
             if k is kernel and d == device and answer.source != "warmed"
+            if same_kind(p.fields(), fields)
         ]
         target = target_of(device)
+        default = kernel.default(problem, target.family, target.arch)
+        if any(config == default for _, config in alike):
+            return Answer(default, "warmed")
         for config in Nearest(alike).ranked(fields):
             if is_valid(kernel, target, config, fields):
+                warn_once(
+                    f"{kernel.name} was not warmed for all problems that are served: those run "
+                    "with the config of the nearest one that was, which may be much slower"
+                )
                 return Answer(config, "warmed")
         raise NotWarmedError(kernel.name, f"nothing like the problem {problem_text(fields)}")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tritune.store import Store
 
 FORMAT = "tritune-policy"
-VERSION = 1
+VERSION = 2
 
 
 def path_of(store: Store, kernel: str, device: str) -> Path:

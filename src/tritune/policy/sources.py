@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tritune.errors import TrituneError
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
-from tritune.policy.knowledge import Chooser, Knowledge
-from tritune.policy.nearest import Nearest
+from tritune.policy.knowledge import Knowledge, Learned
 from tritune.space import Config
 from tritune.store.errors import MissingStoreError
 from tritune.store.records import Task
@@ -76,7 +75,7 @@ class StoreSource:
             return self._winner(Task(kernel.name, version, problem, fingerprint))
 
         @functools.cache
-        def learned() -> Chooser | None:
+        def learned() -> Learned | None:
             return self._learned(kernel.name, version, fingerprint)
 
         return Knowledge(kernel, device.target, exact, learned)
@@ -92,22 +91,16 @@ class StoreSource:
             return None
         return None if winner is None else winner.config
 
-    def _learned(self, kernel: str, version: str, fingerprint: str) -> Chooser | None:
+    def _learned(self, kernel: str, version: str, fingerprint: str) -> Learned | None:
         from tritune.policy import saved
 
         store = self._opened()
         if store is None:
             return None
         try:
-            policy = saved.load(store, kernel, version, fingerprint)
-            if policy is not None:
-                return policy.chooser
+            return saved.load(store, kernel, version, fingerprint)
         except TrituneError as error:
-            warn_once(str(error))
-        try:
-            return Nearest.of(store.winners(kernel, version, fingerprint))
-        except Exception as error:
-            self._give_up(error)
+            warn_once(f"{error}. Until then, problems that were not tuned run with the default")
             return None
 
     def _opened(self) -> Store | None:

@@ -37,6 +37,7 @@ def export_python(policy: LearnedPolicy) -> str:
 def _facts(policy: LearnedPolicy) -> list[str]:
     lines = [f"Configs of {policy.kernel}, learned from {policy.problems} problems.", ""]
     lines += policy.describe()
+    lines.append("The function has an answer for any problem; calls ask for evidence beside it.")
     lines.append(f"Kernel {policy.identity}, device {policy.device}, data {policy.data}.")
     return lines
 

@@ -1,5 +1,5 @@
-"""Answering for a call that a program makes: what the store knows, what a near problem uses, and
-tuning, in processes that cannot harm the program.
+"""Answering for a call that a program makes: what the store knows, and tuning, in processes that
+cannot harm the program.
 """
 
 from __future__ import annotations
@@ -104,14 +104,10 @@ def known(question: Question, store: Store) -> Tuned | None:
 
 
 def answer_without_tuning(question: Question, source: Source | None = None) -> Config:
-    """The winner, else what the nearest known problem uses, else the default."""
+    """The winner for this very problem, else the default: what won for another may be far worse."""
     knowledge = (source or StoreSource()).knowledge(question.kernel, detect(question.device))
     exact = knowledge.exact(problem_text(question.fields))
-    if exact is not None and exact in question.points:
-        return exact
-    chooser = knowledge.learned()
-    near = chooser.ranked(question.fields) if chooser is not None else ()
-    return next((config for config in near if config in question.points), question.default)
+    return exact if exact is not None and exact in question.points else question.default
 
 
 def tune_call(question: Question, wanted: CallToTune, store: Store) -> Tuned | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +14,7 @@ from tritune.errors import TrituneError
 from tritune.kernels.kernel import Problem
 from tritune.ops.quantize import GROUPS
 from tritune.workloads.catalog import WORKLOADS, workload_named
-from tritune.workloads.models import Model
+from tritune.workloads.models import PRESETS, Model
 
 EFFORTS = ("quick", "normal", "full")
 #: Inputs may take so much memory: a CPU shares its own with everything else.
@@ -99,6 +102,30 @@ def problems_of(
                 problem = WORKLOADS[op].problem(dtype=dtype or DTYPES[kind], **values)
                 found.setdefault((op, problem))
     return [each for each in found if WORKLOADS[each[0]].input_bytes(each[1]) <= INPUT_BYTES[kind]]
+
+
+def drawn_problems(
+    count: int,
+    seed: int,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    device: torch.device | str = "cpu",
+    most_flops: float = math.inf,
+) -> list[tuple[str, Problem]]:
+    """Draw different problems that the preset models have, as many of each op as there are."""
+    rng = random.Random(seed)
+    pools = []
+    for op in WORKLOADS:
+        pool = {
+            problem
+            for model in PRESETS.values()
+            for dtype in dtypes
+            for _, problem in problems_of(model, [op], "full", dtype, device)
+            if WORKLOADS[op].work(problem).flops <= most_flops
+        }
+        listed = sorted(pool, key=repr)
+        pools.append([(op, problem) for problem in rng.sample(listed, len(listed))])
+    turns = itertools.zip_longest(*pools)
+    return [each for turn in turns for each in turn if each is not None][:count]
 
 
 Values = Iterator[dict[str, Any]]
