@@ -1,4 +1,11 @@
-"""How good are the learned policy's answers for problems that nobody tuned? Attention on the CPU.
+"""How good are answers for problems that nobody tuned?
+
+With `--grid N`: is any of them slower than the default? N problems of all ops, as the preset models
+have them, are asked for; where the answer is not the default's config, the two race, and again with
+more rounds where the answer seems to be slower. The answers are those of a store (`--store`), or of
+an empty one in which so many problems of each op, drawn at random, were tuned (`--draw 3`).
+
+Otherwise: how far are they from the best? Attention on the CPU.
 
 1. A few of the problems are tuned, with the real tuner; their best configs are the candidates, and
    so is every config that is the default of several problems.
@@ -18,10 +25,12 @@ import datetime
 import itertools
 import json
 import random
+import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +41,7 @@ from tritune.kernels.kernel import Problem
 from tritune.policy.describe import learn
 from tritune.policy.learned import LearnedPolicy
 from tritune.policy.measured import times_of
+from tritune.policy.sources import StoreSource
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Samples, Task, Trial, problem_text
@@ -42,7 +52,9 @@ from tritune.tuning.timing import Flush, stopwatch
 from tritune.tuning.tuner import Settings, begin_run
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.tuning import tune_problem
+from tritune.workloads.problems import drawn_problems
+from tritune.workloads.tuning import tune_all, tune_problem
+from tritune.workloads.workload import Workload
 
 ATTENTION = WORKLOADS["attention"]
 DEVICE = torch.device("cpu")
@@ -58,6 +70,12 @@ SIZES = {
 }
 #: Larger problems take too long here, smaller ones nobody would notice.
 FLOPS = (2e7, 2e9)
+#: An answer may take this share of the default's time: more is no noise any more.
+ALLOWED = 1.05
+#: How often the two meet; again so often where the answer seems to be slower.
+ROUNDS = (7, 15, 31)
+#: What tuning one of the drawn problems may take.
+DRAWN_SECONDS = 10.0
 #: How many of the best configs of each tuned problem become candidates.
 BEST = 3
 #: A default config of so many problems is a candidate.
@@ -93,9 +111,11 @@ def candidates(store: Store, tuned: Sequence[Problem], run: str, jobs: int) -> l
     return list(found)
 
 
-def time_all(problem: Problem, configs: Sequence[Config], rounds: int) -> dict[Config, list[float]]:
+def time_all(
+    problem: Problem, configs: Sequence[Config], rounds: int, workload: Workload = ATTENTION
+) -> dict[Config, list[float]]:
     """The times of all configs for a problem, taken in turns."""
-    case, flush = OpCase(ATTENTION, problem, DEVICE), Flush(DEVICE)
+    case, flush = OpCase(workload, problem, DEVICE), Flush(DEVICE)
     watches = {
         config: stopwatch(DEVICE, lambda config=config: case.run(config), case.restore, flush)
         for config in configs
@@ -143,6 +163,86 @@ def trial(task: Task, config: Config, run: str, times: list[float], default: boo
     return Trial(task, config, run, when, default=default, samples=samples)
 
 
+@dataclass(frozen=True)
+class Slower:
+    """An answer that is not the default, and its time as a share of the default's."""
+
+    op: str
+    problem: Problem
+    source: str
+    share: float
+
+
+def tune_drawn(store: Store, each: int, seed: int, jobs: int) -> None:
+    """Tune so many problems of each op, drawn at random; then learn."""
+    drawn = drawn_problems(10**6, seed, most_flops=FLOPS[1])
+    work = [
+        (WORKLOADS[op], problem)
+        for op in WORKLOADS
+        for problem in [problem for name, problem in drawn if name == op][:each]
+    ]
+    budget = DRAWN_SECONDS * len(work)
+    settings = Settings(EFFORTS["quick"], jobs=jobs, vendors=False, budget_seconds=budget)
+    for tuned in tune_all(work, DEVICE, store, settings, "regret --draw"):
+        print(f"tuned {tuned.workload.name} {problem_text(tuned.problem.fields())}", flush=True)
+
+
+def compare_with_default(
+    location: str | None, count: int, seed: int
+) -> tuple[list[Slower], Counter[str]]:
+    """Race every answer that is not the default's config with the default."""
+    source = StoreSource(location)
+    target, found, sources = detect(DEVICE).target, [], Counter[str]()
+    for op, problem in drawn_problems(count, seed, most_flops=FLOPS[1]):
+        kernel = WORKLOADS[op].kernel
+        answer = source.knowledge(kernel, detect(DEVICE)).answer(problem)
+        default = kernel.default(problem, target.family, target.arch)
+        same = answer.config == default
+        sources[f"{answer.source}, the default's config" if same else answer.source] += 1
+        if not same:
+            share = raced_share(WORKLOADS[op], problem, answer.config, default)
+            found.append(Slower(op, problem, answer.source, share))
+    return found, sources
+
+
+def raced_share(workload: Workload, problem: Problem, config: Config, default: Config) -> float:
+    """What a config takes as a share of the default's time: the median of pairs of samples."""
+    share = 0.0
+    for rounds in ROUNDS:
+        times = time_all(problem, [config, default], rounds, workload)
+        pairs = zip(times[config], times[default], strict=True)
+        share = statistics.median(ms / default_ms for ms, default_ms in pairs)
+        if share <= ALLOWED:
+            break
+    return share
+
+
+def grid(arguments: argparse.Namespace) -> None:
+    """Print what was answered, and each answer that is slower than the default; fail if any is."""
+    with tempfile.TemporaryDirectory() as folder:
+        location = arguments.store
+        if arguments.draw:
+            location = location or str(Path(folder) / "drawn.sqlite")
+            with Store(location) as store:
+                tune_drawn(store, arguments.draw, arguments.seed, arguments.jobs)
+        found, sources = compare_with_default(location, arguments.grid, arguments.seed)
+    worst = max(found, key=lambda each: each.share, default=None)
+    slower = [each for each in found if each.share > ALLOWED]
+    if arguments.json:
+        print(json.dumps({"sources": sources, "slower": len(slower), "raced": len(found)}))
+    else:
+        for name, number in sorted(sources.items()):
+            print(f"{number:5} answers: {name}")
+        for each in sorted(slower, key=lambda each: -each.share):
+            print(f"{each.share:5.2f} {each.op} {problem_text(each.problem.fields())}")
+        print(
+            f"{len(found)} answers were raced with the default; {len(slower)} are slower by more "
+            f"than {ALLOWED - 1:.0%}" + (f", the worst takes {worst.share:.2f}" if worst else "")
+        )
+    if slower:
+        raise SystemExit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--problems", type=int, default=200)
@@ -151,7 +251,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the stores there")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--grid", type=int, metavar="N", help="ask N problems of all ops")
+    parser.add_argument("--store", help="whose answers; TRITUNE_STORE by default")
+    parser.add_argument("--draw", type=int, metavar="N", help="tune N problems of each op first")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     arguments = parser.parse_args()
+    if arguments.grid:
+        grid(arguments)
+        return
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         policy, pool = measure(arguments, arguments.keep or Path(folder))

@@ -11,13 +11,22 @@ import pytest
 import torch
 
 import tritune
+from tests.policy.stored import config, default_of, put, task_of
 from tritune import policy
 from tritune.kernels.rms_norm import KERNEL
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import detect
+from tritune.tuning.effort import EFFORTS
+from tritune.tuning.tuner import Settings
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.tuning import distance, named_problem, priors, tune_recorded
+from tritune.workloads.tuning import (
+    distance,
+    named_problem,
+    priors,
+    race_near_winners,
+    tune_recorded,
+)
 
 CPU = torch.device("cpu")
 RMS_NORM = WORKLOADS["rms_norm"]
@@ -56,6 +65,19 @@ def test_problems_that_programs_met_are_tuned_later(store: Path) -> None:
     (outcome,) = tune_recorded(str(store), "cpu")
     assert outcome.task.problem == problem_text(SMALL.fields())
     assert outcome.winner is not None
+
+
+def test_a_problem_that_was_met_first_races_its_default_with_near_winners(store: Path) -> None:
+    near, winner = RMS_NORM.problem(rows=8, columns=64, dtype="float32"), config(2, 32)
+    put(store, {near: {winner: 1.0, default_of(near): 2.0}})
+    settings = Settings(EFFORTS["quick"], budget_seconds=60.0, vendors=False)
+    with Store(store) as opened:
+        race_near_winners([(RMS_NORM, SMALL), (RMS_NORM, near)], CPU, opened, settings)
+        trials = opened.trials(task_of(SMALL))
+        assert {trial.config for trial in trials} == {default_of(SMALL), winner}
+        assert opened.winner(task_of(SMALL)) is not None
+        # What was tuned is left alone.
+        assert len(opened.trials(task_of(near))) == 2
 
 
 def test_in_tune_mode_the_first_call_tunes(store: Path) -> None:

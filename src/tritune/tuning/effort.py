@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tritune.errors import TrituneError
 
@@ -51,6 +51,11 @@ EFFORTS = {
     "normal": Effort("normal", 200, 0.50, 12, 5, 75, 30.0, 8, 80),
     "full": Effort("full", 10**9, 1.0, 16, 7, 125, 120.0, 10, 10**9),
 }
+
+
+def whole_list(size: int) -> Effort:
+    """The effort that tries each config of a short list."""
+    return replace(EFFORTS["quick"], name="list", trials=size, share=1.0, patience=size)
 
 
 def effort_named(name: str) -> Effort:

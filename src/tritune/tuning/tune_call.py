@@ -4,7 +4,6 @@ cannot harm the program.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import math
@@ -28,7 +27,7 @@ from tritune.store.winner import Winner, decide
 from tritune.targets.device import detect
 from tritune.tuning.call_case import open_case
 from tritune.tuning.call_folder import CallToTune, WrittenCase, write_case
-from tritune.tuning.effort import EFFORTS
+from tritune.tuning.effort import EFFORTS, whole_list
 from tritune.tuning.portable import PortableError, code_digest
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ def settings_for(question: Question, nbytes: int) -> Settings:
 
     effort, strategy, size = EFFORTS["quick"], DEFAULT_STRATEGY, question.points.size()
     if question.exhaustive:
-        effort = dataclasses.replace(effort, name="list", trials=size, share=1.0, patience=size)
+        effort = whole_list(size)
         strategy = Exhaustive.name
     return Settings(
         effort,

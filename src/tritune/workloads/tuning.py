@@ -21,13 +21,15 @@ from tritune.policy import refresh
 from tritune.policy.describe import learn_and_save
 from tritune.policy.features import distance as problem_distance
 from tritune.policy.measured import times_of
+from tritune.policy.nearest import Nearest
+from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
 from tritune.targets.roofline import measure_limits, seconds_at_limit
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.crew import Crew
-from tritune.tuning.effort import EFFORTS, effort_named
+from tritune.tuning.effort import EFFORTS, effort_named, whole_list
 from tritune.tuning.environment import environment
 from tritune.tuning.recorded_calls import RecordedCall
 from tritune.tuning.search import Prior
@@ -39,6 +41,8 @@ from tritune.workloads.workload import Workload
 
 #: How many other tasks a search begins from.
 PRIORS = 4
+#: What races with near winners may take of a budget, and one of them at most.
+RACES_SHARE, RACE_SECONDS = 0.25, 20.0
 
 
 class Tuned(NamedTuple):
@@ -150,13 +154,48 @@ def tune(
 def tune_recorded(
     store_location: str | None, device: str, budget_seconds: float = math.inf
 ) -> list[Outcome]:
-    """Tune the problems that programs have met, the most frequent first, and learn from them."""
+    """Tune the problems that programs have met, the most frequent first, and learn from them.
+
+    Before any of them is searched, each races its default with what won for problems near it.
+    """
     settings = Settings(EFFORTS["quick"], budget_seconds=budget_seconds, vendors=False)
     where = torch.device(device)
     with Store(store_location) as store:
         work = problems_met(store, where)
+        race_near_winners(work, where, store, settings)
         found = tune_all(work, where, store, settings, "recorded problems")
         return [each.outcome for each in found]
+
+
+def race_near_winners(
+    work: Sequence[tuple[Workload, Problem]], device: torch.device, store: Store, settings: Settings
+) -> None:
+    """Race the default of each problem that was never measured with what won for the nearest ones.
+
+    A search takes a minute, this a few seconds: it tells what carries over from near problems.
+    """
+    silicon = detect(device)
+    store.add_device(silicon)
+    end = time.monotonic() + RACES_SHARE * settings.budget_seconds
+    run = begin_run(store, "races with near winners", environment(settings))
+    with Crew(settings) as crew:
+        for workload, problem in work:
+            job = job_for(workload, problem, device, silicon, store)
+            left = min(end - time.monotonic(), RACE_SECONDS)
+            listed = near_winners(store, job)
+            if left > 0 and listed and not store.trials(job.task):
+                configs = [job.default, *listed]
+                quick = replace(settings, effort=whole_list(len(configs)), budget_seconds=left)
+                race = replace(job, points=Listed(configs), prior=())
+                tune_case(race, store, run, quick, crew=crew)
+
+
+def near_winners(store: Store, job: Job) -> list[Config]:
+    """What won for the nearest problems of the same kind and is possible for this one."""
+    task = job.task
+    nearest = Nearest.of(store.winners(task.kernel, task.identity, task.device))
+    offered = nearest.ranked(json.loads(task.problem)) if nearest is not None else ()
+    return [config for config in offered if config in job.points and config != job.default]
 
 
 def tune_unseen(kernel: Kernel, problem: Problem, device: torch.device) -> None:
