@@ -2,5 +2,5 @@
 reference.
 
 Nothing here launches anything: that is what `ops/` does. A kernel file imports Triton, torch (for
-the reference only), `tritune.space` and `kernel.py`.
+the reference only), `tritune.space`, `kernel.py` and what the table in `targets/` says of GPUs.
 """

@@ -44,6 +44,7 @@ from tritune.kernels.attention_softmax import (
     store_rows,
 )
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
+from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
@@ -347,16 +348,14 @@ SPACE = Space(
         # A head of a power of two has one part.
         "not SPLIT_HEAD or head_size & (head_size - 1) or value_size & (value_size - 1)",
         # What the pipeline keeps in shared memory has to fit there.
-        f"family != 'cuda' or {_KV_TILES} * {_KV_BYTES}"
-        " <= 1024 * (96 if arch in (86, 89, 120, 121) else 160 if arch < 90 else 220)",
-        f"family != 'hip' or {_KV_TILES} * {_KV_BYTES} <= 1024 * (160 if arch == 'gfx950' else 64)",
+        f"family == 'cpu' or {_KV_TILES} * {_KV_BYTES} <= {SHARED_BYTES}",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
         # A program has 65536 registers at most, and its accumulator lives in them.
         "num_warps * maxnreg <= 2048",
         "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
         "matrix_instr_nonkdim != 32 or BLOCK_M >= 32 and BLOCK_N >= 32",
-        "matrix_instr_nonkdim != 32 or arch in ('gfx90a', 'gfx942', 'gfx950')",
+        f"matrix_instr_nonkdim != 32 or arch in {CDNA}",
         "kpack == 1 or arch in ('gfx90a', 'gfx942')",
         "micro_m <= max(BLOCK_M, BLOCK_N)",
         *CPU_ROWS,

@@ -36,6 +36,7 @@ from tritune.kernels.attention_softmax import (
     store_rows,
 )
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
+from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, WARP_REGISTERS, shared_bytes
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
@@ -325,20 +326,19 @@ SPACE = Space(
         # block has 65536 on NVIDIA; a lane of CDNA has 512 for all waves, one of RDNA 256 for each.
         "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
         "num_warps * maxnreg <= 2048",
-        "family != 'hip' or BLOCK_M * (BLOCK_N + value_size) <= num_warps"
-        " * (32 * 256 if arch in ('gfx1100', 'gfx1201') else 64 * 512 // max(waves_per_eu, 1))",
+        "family != 'hip' or BLOCK_M * (BLOCK_N + value_size)"
+        f" <= num_warps * {WARP_REGISTERS} // (max(waves_per_eu, 1) if arch in {CDNA} else 1)",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
         # Keys and values in flight live in shared memory.
         "family != 'cuda'"
         " or max(num_stages, 1) * BLOCK_N * (head_size + value_size) * element_bytes"
         " + BLOCK_M * head_size * element_bytes"
-        " <= (101376 if arch in (86, 89, 120, 121) else 166912 if arch < 90 else 232448)",
+        f" <= {SHARED_BYTES}",
         "family != 'hip'"
         " or max(num_stages - 1, 1) * BLOCK_N * (head_size + value_size) * element_bytes"
-        " <= (163840 if arch == 'gfx950' else 65536)",
-        "matrix_instr_nonkdim == 16"
-        " or (BLOCK_M >= 32 and BLOCK_N >= 32 and arch in ('gfx90a', 'gfx942', 'gfx950'))",
+        f" <= {SHARED_BYTES}",
+        f"matrix_instr_nonkdim == 16 or (BLOCK_M >= 32 and BLOCK_N >= 32 and arch in {CDNA})",
         # On the CPU a tile of scores, the accumulator and a block of keys share a core's L2 cache,
         # and a micro-tile the registers.
         "family != 'cpu' or 4 * BLOCK_M * (BLOCK_N + head_size + value_size) <= 1048576",
@@ -427,7 +427,13 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         "LAST_TILE_FIRST": problem.causal and not problem.window and rows > block_m,
     }
     if family == "cuda":
-        return Config.of(**tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=2, maxnreg=255)
+        # The queries, and the keys and values of each stage.
+        sizes = problem.head_size + problem.value_size
+        held = block_m * problem.head_size + 2 * block_n * sizes
+        stages = 2 if held * problem.element_bytes <= shared_bytes(arch) else 1
+        return Config.of(
+            **tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=stages, maxnreg=255
+        )
     if family == "hip":
         return Config.of(
             **tile, num_warps=warps, num_stages=1, waves_per_eu=0, matrix_instr_nonkdim=16

@@ -20,6 +20,7 @@ import triton.language as tl
 
 from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
+from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, shared_bytes
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space
 
@@ -181,11 +182,10 @@ SHARED_CONSTRAINTS = (
     "SPLIT_K == 1 or (rows <= 64 and SPLIT_K * BLOCK_K * 2 <= k)",
     # Operands of all stages in shared memory.
     "BLOCK_K * (BLOCK_M + BLOCK_N) * (4 if dtype == 'float32' else 2) * num_stages"
-    " <= (65536 if family == 'hip' and arch != 'gfx950'"
-    " else 98304 if arch in (86, 89, 120, 121) else 163840)",
+    f" <= {SHARED_BYTES}",
     # The width of a matrix instruction is a choice on CDNA only.
     "matrix_instr_nonkdim < 32 or (BLOCK_M >= 32 and BLOCK_N >= 32)",
-    "matrix_instr_nonkdim == 0 or arch in ('gfx90a', 'gfx942', 'gfx950')",
+    f"matrix_instr_nonkdim == 0 or arch in {CDNA}",
     "kpack == 1 or arch in ('gfx90a', 'gfx942')",
 )
 
@@ -242,7 +242,8 @@ def default(problem: LinearProblem, family: str, arch: int | str) -> Config:
         SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
         num_warps=warps,
     ).as_kwargs()
-    return Config.of(**values, **gpu_options(family))
+    operands = block_k * (block_m + block_n) * (4 if fp32 else 2)
+    return Config.of(**values, **gpu_options(family, arch, operands))
 
 
 def split_for_gpu(rows: int, n: int, k: int, block: tuple[int, int, int]) -> int:
@@ -255,9 +256,10 @@ def split_for_gpu(rows: int, n: int, k: int, block: tuple[int, int, int]) -> int
     return split
 
 
-def gpu_options(family: str) -> dict[str, int]:
+def gpu_options(family: str, arch: int | str, operand_bytes: int) -> dict[str, int]:
+    """The options beside the tile; each stage has its operands in shared memory."""
     if family == "cuda":
-        return {"num_stages": 3}
+        return {"num_stages": 3 if 3 * operand_bytes <= shared_bytes(arch) else 2}
     return {"num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
 
 

@@ -159,7 +159,8 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
         SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
         num_warps=4,
     ).as_kwargs()
-    return Config.of(**values, **gpu_options(family))
+    operands = block_k * sum(block[:2]) * (4 if problem.dtype == "float32" else 2)
+    return Config.of(**values, **gpu_options(family, arch, operands))
 
 
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:

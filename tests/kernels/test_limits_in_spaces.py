@@ -1,0 +1,109 @@
+"""What constraints allow on a GPU is what the table of architectures says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tritune.kernels import attention_paged, attention_prefill, linear, linear_quantized
+from tritune.kernels.gpu_limits import SHARED_BYTES, by_arch
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.space import Config
+from tritune.space.expression import Expression
+from tritune.targets.limits import known_targets, limits_of
+from tritune.targets.target import Target
+from tritune.workloads.catalog import WORKLOADS
+
+TARGETS = [pytest.param(target, id=str(target)) for target in known_targets()]
+SIZE = 128
+ATTENTION = attention_prefill.AttentionProblem(1, 8, 1, 4096, 4096, SIZE, SIZE, "float16")
+PAGED = attention_paged.PagedAttentionProblem(
+    "float16", "float16", SIZE, SIZE, 8, 4, 16, 512, 8, 4096, True, False, False, False, False
+)
+PLAIN = linear.LinearProblem(1024, 4096, 4096, "float16", True)
+QUANTIZED = linear_quantized.LinearQuantizedProblem(1024, 4096, 4096, "float16", 8, 128, False)
+#: The kernels that keep tiles in shared memory.
+HOLDING = [
+    (attention_prefill.KERNEL, ATTENTION),
+    (attention_paged.KERNEL, PAGED),
+    (linear.KERNEL, PLAIN),
+    (linear_quantized.KERNEL, QUANTIZED),
+]
+
+
+def held_bytes(kernel: Kernel, config: Config, family: str) -> int:
+    """Bytes of the tiles that a config keeps in shared memory, in 16 bits."""
+    stages, block_n = config["num_stages"], config["BLOCK_N"]
+    if kernel.name.startswith("linear"):
+        return int(2 * stages * config["BLOCK_K"] * (config["BLOCK_M"] + block_n))
+    queries = 0
+    if kernel is attention_prefill.KERNEL:
+        # AMD's queries stay in registers, as does the stage that is computed with.
+        stages = max(stages - 1, 1) if family == "hip" else stages
+        queries = config["BLOCK_M"] * SIZE if family == "cuda" else 0
+    return int(2 * (stages * block_n * 2 * SIZE + queries))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("kernel", "problem"), HOLDING, ids=lambda p: getattr(p, "name", ""))
+def test_tiles_fit_into_the_shared_memory_of_the_table(
+    kernel: Kernel, problem: Problem, target: Target
+) -> None:
+    points = kernel.space.on(target.family, target.arch, problem.fields())
+    most = max(
+        held_bytes(kernel, config, target.family) for config in points.sample(300, random.Random(0))
+    )
+    allowed = limits_of(target).shared_per_block
+    assert allowed / 4 < most <= allowed
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_constraints_know_the_shared_memory_of_every_architecture(target: Target) -> None:
+    value = Expression.parse(SHARED_BYTES, "shared memory").value({"arch": target.arch})
+    assert value == limits_of(target).shared_per_block
+
+
+def test_an_architecture_that_is_not_known_has_the_least() -> None:
+    text = by_arch({80: 5, "gfx942": 3, 90: 5})
+    assert Expression.parse(text, "least").value({"arch": 70}) == 3
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_no_config_has_more_threads_than_a_block(workload, target: Target) -> None:
+    limits = limits_of(target)
+    [warps] = [
+        parameter.domain
+        for parameter in workload.kernel.space.parameters_on(target.family)
+        if parameter.name == "num_warps"
+    ]
+    assert max(warps) * limits.warp_size <= limits.threads_per_block
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_every_default_is_in_the_space(target: Target, dtype: str) -> None:
+    def check(kernel: Kernel, problem: Problem) -> None:
+        config = kernel.default(problem, target.family, target.arch)
+        kernel.space.check(config, target.family, target.arch, problem.fields())
+
+    for size in (64, 128, 256):
+        check(
+            attention_prefill.KERNEL,
+            attention_prefill.AttentionProblem(1, 8, 1, 4096, 4096, size, size, dtype),
+        )
+        for queries in (1, 512):
+            check(
+                attention_paged.KERNEL,
+                attention_paged.PagedAttentionProblem(
+                    dtype, dtype, size, size, 8, 4, 16, queries, 8, 4096,
+                    True, False, False, False, False,
+                ),
+            )  # fmt: skip
+    for rows in (1, 64, 1024):
+        check(linear.KERNEL, linear.LinearProblem(rows, 4096, 4096, dtype, True))
+        check(
+            linear_quantized.KERNEL,
+            linear_quantized.LinearQuantizedProblem(rows, 4096, 4096, dtype, 8, 128, False),
+        )
