@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd import forward_ad
 
 from tritune.kernels.attention_prefill import attention_reference
 from tritune.ops.attention import LARGEST_HEAD
@@ -13,7 +14,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def covers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether the attention kernels take these tensors. They compute no gradients."""
+    """Whether the attention kernels take these tensors. They compute no derivatives."""
     return (
         q.dtype in FLOATS
         and q.dtype == k.dtype == v.dtype
@@ -21,6 +22,7 @@ def covers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: torch.Ten
         and v.shape[-1] <= LARGEST_HEAD
         and q.device.type in DEVICES
         and not (torch.is_grad_enabled() and needs_gradient(q, k, v, *others))
+        and forward_ad._current_level < 0
     )
 
 

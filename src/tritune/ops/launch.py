@@ -16,17 +16,12 @@ from tritune.ops import fresh
 from tritune.policy.recorder import Key
 
 #: What launches a kernel, unless somebody stands in for it (a recorder, one who only compiles).
-_RUN: Callable[..., Any] = JITFunction.run
+RUN: Callable[..., Any] = JITFunction.run
 
 
 def cdiv(size: int, block: int) -> int:
     """How many blocks cover a size; Triton's own is made for kernels, and slow outside of them."""
     return -(-size // block)
-
-
-def launches_as_usual() -> bool:
-    """Whether nobody stands in for Triton."""
-    return JITFunction.run is _RUN
 
 
 class Emptied(NamedTuple):
@@ -59,7 +54,7 @@ class Steps:
         self.question, self.config = question, config
         self.taken: list[Emptied | Converted | Launched] = []
         #: Whether these steps are all there is to the call.
-        self.complete = launches_as_usual()
+        self.complete = JITFunction.run is RUN
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor for this call alone."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tritune.ops.batching import Rule
+from tritune.ops.check import Check
 
 _torch_library: Any = torch.library  # without its types: half of its functions have none
 _torch_c: Any = torch._C
@@ -35,13 +38,15 @@ def register(
     `vmap` makes a rule for torch.vmap of what calls the op.
     """
     name = schema.split("(")[0]
+    run = _on_its_device(run)
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, _on_its_device(run), "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     _torch_library.register_fake(f"tritune::{name}", fake, lib=_LIBRARY)
     overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
+    _LIBRARY.impl(name, _dispatched(overload, run), "Autograd", with_keyset=True)
     if vmap is not None:
         _torch_library.register_vmap(f"tritune::{name}", vmap(overload), lib=_LIBRARY)
-    return _direct(overload, _on_its_device(run))
+    return _direct(overload, run)
 
 
 def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,6 +55,7 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """
     schema = overload._schema.arguments
     expected = tuple(_kinds(str(argument.type)) for argument in schema)
+    tensors = [place for place, kinds in enumerate(expected) if torch.Tensor in kinds]
     written = [place for place, argument in enumerate(schema) if argument.is_write]
 
     def call(*arguments: Any) -> Any:
@@ -58,6 +64,9 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         for argument, kinds in zip(arguments, expected, strict=True):
             if type(argument) not in kinds:
                 return overload(*arguments)
+        given = [arguments[place] for place in tensors if arguments[place] is not None]
+        if _wants_derivative(given) or not all(map(_is_dense, given)):
+            return overload(*arguments)
         result = run(*arguments)
         if written:
             # Torch has to hear of what is written in place.
@@ -65,6 +74,65 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def _dispatched(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch's dispatcher calls first, from compiled code and at each level of a transform.
+
+    A derivative is refused here: further down, tensors have lost what autograd made of them.
+    """
+    schema = overload._schema
+    op = re.sub(r"^tritune::|_(out|inplace|lse)$", "", schema.name)
+    names = [argument.name for argument in schema.arguments]
+    written = [place for place, argument in enumerate(schema.arguments) if argument.is_write]
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        if _wants_derivative(arguments):
+            with Check(op) as check:
+                for name, argument in zip(names, arguments, strict=True):
+                    if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+                        check.no_gradient(name, argument)
+                        check.no_tangent(name, argument)
+        if keys.raw_repr() not in _DENSE:
+            with _torch_c._AutoDispatchBelowAutograd():
+                return overload(*arguments)
+        result = run(*arguments)
+        if written:
+            torch.autograd.graph.increment_version([arguments[place] for place in written])
+        return result
+
+    return call
+
+
+def _wants_derivative(arguments: Sequence[Any]) -> bool:
+    """Whether some tensor may take part in one; which, and whether it does, is asked then."""
+    return forward_ad._current_level >= 0 or (
+        torch.is_grad_enabled() and _torch_c._any_requires_grad(*arguments)
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is what lies in memory: not sparse, fake, meta, nor a negative view."""
+    return _torch_c._dispatch_keys(tensor).raw_repr() in _DENSE
+
+
+def _dense_keys() -> Iterator[int]:
+    """The dispatch keys of dense tensors in a CPU's or GPU's memory: as they are, as those made in
+    inference mode are, and as autograd is called with them.
+    """
+    for device in ("CPU", "CUDA"):
+        for others in (
+            ("ADInplaceOrView", f"Autograd{device}", f"Autocast{device}"),
+            (f"Autocast{device}",),
+            (f"Autograd{device}",),
+        ):
+            keys = _torch_c.DispatchKeySet(getattr(_torch_c.DispatchKey, device))
+            for other in others:
+                keys = keys.add(getattr(_torch_c.DispatchKey, other))
+            yield keys.raw_repr()
+
+
+_DENSE = frozenset(_dense_keys())
 
 
 def _kinds(declared: str) -> tuple[type, ...]:

@@ -57,6 +57,8 @@ def linear(
         tensors: dict[str, torch.Tensor | None]
         if isinstance(weight, QuantizedWeight):
             tensors = {"weight": weight.packed, "scales": weight.scales, "zeros": weight.zeros}
+            for name, part in tensors.items():
+                good &= part is None or check.dense(name, part)
         else:
             tensors = {"weight": weight}
             good &= check.tensor("weight", weight, 2, (x.dtype,) if good else FLOATS)

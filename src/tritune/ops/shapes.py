@@ -7,6 +7,7 @@ that names a dynamic size would pin it.
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from tritune.ops.check import Check
 
@@ -56,8 +57,14 @@ def writable(check: Check, name: str, tensor: torch.Tensor) -> bool:
     spread = all(
         step != 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
     )
-    return check.that(
+    if not check.that(
         spread, f"{name} cannot be written: it is expanded, its elements share memory"
+    ):
+        return False
+    # Compiled code has no word for the question; torch answers it where the op runs.
+    negative = not is_dynamo_compiling() and tensor.is_neg()
+    return check.that(
+        not negative, f"{name} cannot be written: it is a negative view of other memory"
     )
 
 
