@@ -42,8 +42,10 @@ def few_rows_kernel(
     tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
 
 
-def asked_by(compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int) -> list[int]:
-    """The addresses that one program asks for, in their order."""
+def asked_by(
+    compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int, programs: int = 1
+) -> list[int]:
+    """The addresses that programs ask for, in their order."""
     text, count = _ASKED.subn(r"@asked(ptr \1)", compiled.asm["llir"])
     assert count, "nothing is asked for"
     text = re.sub(r"declare void @llvm\.prefetch.*", "declare void @asked(ptr)", text)
@@ -63,8 +65,8 @@ def asked_by(compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int) -> l
     tracker = builder.link(loader._jit(), f"asking{id(found)}")
     entry: Callable[..., None] = loader.Entry(tracker[loader.ENTRY])
     addresses = struct.pack(f"<{len(tensors)}Q", *(tensor.data_ptr() for tensor in tensors))
-    addresses += struct.pack(f"<{len(numbers)}i", *numbers)
-    entry(addresses, 1, 1, 1, 1, (ctypes.c_int32 * 8)())
+    addresses += struct.pack(f"<{len(numbers)}q", *numbers)
+    entry(addresses, programs, 1, 1, 1, (ctypes.c_int32 * 8)())
     return found
 
 
@@ -175,3 +177,75 @@ def test_a_table_that_the_loop_writes_tells_nothing() -> None:
     pages = [page for page, _ in asked]
     assert set(pages) <= {5, 2, 7, 0, 3}
     assert pages[: len(pages) // 5] == [5] * (len(pages) // 5)
+
+
+@triton.jit
+def wrapped_columns_kernel(
+    x_ptr, weight_ptr, out_ptr, n, k,
+    FEW: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """x (FEW, k) times the weight (k, n), the columns past whose end begin again."""
+    few, steps = tl.arange(0, FEW), tl.arange(0, K)
+    columns = tl.program_id(0) * N + tl.arange(0, N)
+    x_ptrs = x_ptr + few[:, None] * k + steps[None, :]
+    weight_ptrs = weight_ptr + steps[:, None] * n + (columns % n)[None, :]
+    acc = tl.zeros([FEW, N], tl.float32)
+    for step in range(0, tl.cdiv(k, K)):
+        x = tl.load(x_ptrs, mask=steps[None, :] < k - step * K, other=0.0)
+        weight = tl.load(weight_ptrs, mask=steps[:, None] < k - step * K, other=0.0)
+        acc = tl.dot(x, weight, acc)
+        x_ptrs += K
+        weight_ptrs += K * n
+    tl.store(out_ptr + few[:, None] * n + columns[None, :], acc, mask=columns[None, :] < n)
+
+
+@triton.jit
+def descriptor_kernel(
+    x_ptr, weight_ptr, out_ptr, n, k,
+    FEW: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """x (FEW, k) times the transposed weight (n, k), both by descriptors."""
+    first = tl.program_id(0) * N
+    x_tiles = tl.make_tensor_descriptor(x_ptr, [FEW, k], [k, 1], [FEW, K])
+    weight_tiles = tl.make_tensor_descriptor(weight_ptr, [n, k], [k, 1], [N, K])
+    acc = tl.zeros([FEW, N], tl.float32)
+    for step in range(0, tl.cdiv(k, K)):
+        acc = tl.dot(x_tiles.load([0, step * K]), weight_tiles.load([first, step * K]).T, acc)
+    few, columns = tl.arange(0, FEW)[:, None], first + tl.arange(0, N)[None, :]
+    tl.store(out_ptr + few * n + columns, acc, mask=columns < n)
+
+
+@triton.jit
+def chunks_kernel(
+    x_ptr, weight_ptr, out_ptr, n, k,
+    FEW: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """x (FEW, k) times the transposed weight (n, k), by addresses of 64 bits with bounds."""
+    few, columns = tl.arange(0, FEW), (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)
+    acc = tl.zeros([FEW, N], tl.float32)
+    for step in range(0, tl.cdiv(k, K)):
+        steps = (step * K + tl.arange(0, K)).to(tl.int64)
+        inside = (steps[:, None] < k) & (columns[None, :] < n)
+        x = tl.load(x_ptr + few[:, None] * k + steps[None, :], mask=steps[None, :] < k, other=0.0)
+        weight = tl.load(weight_ptr + steps[:, None] + columns[None, :] * k, mask=inside, other=0.0)
+        acc = tl.dot(x, weight, acc)
+    tl.store(out_ptr + few[:, None] * n + columns[None, :], acc, mask=columns[None, :] < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("few", [1, 16])
+@pytest.mark.parametrize("kernel", [wrapped_columns_kernel, descriptor_kernel, chunks_kernel])
+def test_lines_are_asked_for_where_columns_have_addresses_of_their_own(
+    kernel: Any, few: int, dtype: torch.dtype
+) -> None:
+    n, k, block, depth = 96, 208, 64, 32
+    programs = triton.cdiv(n, block)
+    x, weight = normal(dtype, few, k), normal(dtype, n, k)
+    stored = weight.T.contiguous() if kernel is wrapped_columns_kernel else weight
+    out = torch.empty(few, n)
+    compiled = kernel[programs,](x, stored, out, n, k, few, block, depth)
+    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=1e-4, atol=1e-4)
+    begin, size = stored.data_ptr(), stored.numel() * stored.element_size()
+    asked = asked_by(compiled, (x, stored, out), n, k, programs=programs)
+    lines = {(address - begin) // LINE for address in asked if 0 <= address - begin < size}
+    assert len(lines) > size // LINE // 2

@@ -60,11 +60,13 @@ class Stream:
         self.dealing = dealing
         self.nest = Nest(ctx, lanes, assumptions)
         self.wide = Nest(ctx, lanes * dealing.count, assumptions) if dealing else self.nest
+        self.single = Nest(ctx, 1, assumptions)
         self.sources: list[_Source] = []
 
     def fresh(self) -> None:
         self.nest.fresh()
         self.wide.fresh()
+        self.single.fresh()
 
     def vectors(self, row: ll.Value, first: ll.Value, count: int) -> list[ll.Value]:
         """Neighbouring vectors of a row, or where elements are dealt out, as many that share their
@@ -170,10 +172,23 @@ class Stream:
         with self.ctx.e.loop(source.rows_ahead, 1, "row") as row:
             self.fresh()
             for line in range(in_row):
-                point = self._point(row, i64(line * source.line))
-                for move in source.moves:
-                    point = move_point(move, point)
-                prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, further)
+                point = self._source_point(source, row, i64(line * source.line))
+                prefetch.emit(self.ctx, self._address(source, point), further)
+
+    def _source_point(self, source: _Source, row: ll.Value, along: ll.Value) -> Point:
+        """Where in the tensor that is loaded an element of the stream is."""
+        point = self._point(row, along)
+        for move in source.moves:
+            point = move_point(move, point)
+        return point
+
+    def _address(self, source: _Source, point: Point) -> ll.Value:
+        """Where the element at a point is loaded from, the first one of a vector."""
+        address = self.nest.at(source.pointer, point)
+        if address.affine:
+            return address.x
+        # Every lane has an address of its own. Whose line is asked for makes no difference.
+        return self.single.at(source.pointer, tuple(Index(p.at) for p in point)).x
 
     def ask_ahead(
         self,
@@ -215,14 +230,12 @@ class Stream:
             known = source.told or distance is not None
             row = b.select(inside, later, b.sub(later, i64(rows)) if known else i64(rows - 1))
             away = b.select(inside, i64(0), away)
-        point = self._point(row, along)
-        for move in source.moves:
-            point = move_point(move, point)
+        point = self._source_point(source, row, along)
         if source.told:
             assert loop is not None
             prefetch.emit(self.ctx, Later(self.ctx, loop, away).at(source.pointer, point).x, 0)
         else:
-            prefetch.emit(self.ctx, self.nest.at(source.pointer, point).x, away)
+            prefetch.emit(self.ctx, self._address(source, point), away)
 
 
 def _at_hand(ctx: Context, value: ir.Value) -> bool:
