@@ -46,8 +46,13 @@ def widen(e: Emitter, x: ll.Value, elem: str) -> ll.Value:
     return x
 
 
-def narrow(e: Emitter, x: ll.Value, elem: str, rounding: str = "rtne") -> ll.Value:
-    """Round an f32 to a narrow float: to nearest, ties to even, or towards zero (`rtz`)."""
+def narrow(
+    e: Emitter, x: ll.Value, elem: str, rounding: str = "rtne", finite: bool = False
+) -> ll.Value:
+    """Round an f32 to a narrow float: to nearest, ties to even, or towards zero (`rtz`).
+
+    What is too large for an fp8 format becomes its largest number; `finite`: infinity as well.
+    """
     n = lanes_of(x.type)
     if rounding == "rtz" and elem in NARROW_FLOATS:
         x = _toward_zero(e, x, elem, n)
@@ -56,9 +61,10 @@ def narrow(e: Emitter, x: ll.Value, elem: str, rounding: str = "rtne") -> ll.Val
     if elem == "bf16":
         return _narrow_bf16(e, x, n)
     if elem == "f8E5M2":
-        return _narrow_fp8(e, x, n, mantissa=2, bias=15, largest=57344.0, nan=0x7F, infinity=0x7C)
+        infinity = None if finite else 0x7C
+        return _narrow_fp8(e, x, n, 2, bias=15, largest=57344.0, infinity=infinity)
     if elem == "f8E4M3FN":
-        return _narrow_fp8(e, x, n, mantissa=3, bias=7, largest=448.0, nan=0x7F, infinity=None)
+        return _narrow_fp8(e, x, n, 3, bias=7, largest=448.0)
     return x
 
 
@@ -71,12 +77,17 @@ def float_to_float(
     n = lanes_of(x.type)
     if source == "f64":
         if target == "f32":
+            if rounding == "rtz":
+                return _f64_to_f32(e, x, n, odd=False)
             return e.b.fptrunc(x, vector_of(FLOAT, n))
-        return narrow(e, _f64_to_odd_f32(e, x, n), target, rounding)
-    x = widen(e, x, source)
+        x = _f64_to_f32(e, x, n, odd=True)
+    else:
+        x = widen(e, x, source)
     if target == "f64":
         return e.b.fpext(x, vector_of(DOUBLE, n))
-    return narrow(e, x, target, rounding)
+    # Triton's conversion to nearest makes infinity finite too: `cvt.rn.satfinite` on NVIDIA's
+    # GPUs, a clamp on AMD's. Its conversion towards zero cuts off the bits of infinity as well.
+    return narrow(e, x, target, rounding, finite=rounding != "rtz")
 
 
 def float_to_int(e: Emitter, x: ll.Value, source: str, target: str, signed: bool) -> ll.Value:
@@ -114,13 +125,13 @@ def _i64_to_odd_f32(e: Emitter, x: ll.Value, n: int, signed: bool) -> ll.Value:
     sticky = b.zext(b.icmp_unsigned("!=", low, zero), wide)
     folded = b.shl(b.or_(b.lshr(magnitude, constant(wide, 31)), sticky), constant(wide, 31))
     value = b.uitofp(b.select(big, folded, magnitude), vector_of(DOUBLE, n))
-    value = _f64_to_odd_f32(e, value, n)
+    value = _f64_to_f32(e, value, n, odd=True)
     return b.select(negative, b.fneg(value), value) if signed else value
 
 
-def _f64_to_odd_f32(e: Emitter, x: ll.Value, n: int) -> ll.Value:
-    """Round to f32 to odd, so that a second rounding to a narrower format gives the correctly
-    rounded result.
+def _f64_to_f32(e: Emitter, x: ll.Value, n: int, odd: bool) -> ll.Value:
+    """Round to f32 towards zero; or to `odd`, so that a second rounding to a narrower format gives
+    the correctly rounded result.
     """
     b = e.b
     single, bits = vector_of(FLOAT, n), vector_of(I32, n)
@@ -132,8 +143,9 @@ def _f64_to_odd_f32(e: Emitter, x: ll.Value, n: int) -> ll.Value:
     )
     raw = b.bitcast(nearest, bits)
     toward = b.select(away, b.sub(raw, constant(bits, 1)), raw)
-    odd = b.or_(toward, constant(bits, 1))
-    return b.bitcast(b.select(inexact, odd, raw), single)
+    if odd:
+        toward = b.or_(toward, constant(bits, 1))
+    return b.bitcast(b.select(inexact, toward, raw), single)
 
 
 def _narrow_bf16(e: Emitter, x: ll.Value, n: int) -> ll.Value:
@@ -170,10 +182,10 @@ def _narrow_fp8(
     x: ll.Value,
     n: int,
     mantissa: int,
+    *,
     bias: int,
     largest: float,
-    nan: int,
-    infinity: int | None,
+    infinity: int | None = None,
 ) -> ll.Value:
     """Round to nearest even on the f32 bits. Out of range saturates, as the hardware conversions
     do.
@@ -203,12 +215,12 @@ def _narrow_fp8(
         is_infinite = b.icmp_unsigned("==", magnitude, constant(bits, 0x7F800000))
         result = b.select(is_infinite, constant(bits, infinity), result)
     is_nan = b.icmp_unsigned(">", magnitude, constant(bits, 0x7F800000))
-    result = b.select(is_nan, constant(bits, nan), result)
+    result = b.select(is_nan, constant(bits, 0x7F), result)
     return b.trunc(b.or_(result, sign), vector_of(I8, n))
 
 
 _KEPT_BITS = {"f16": 10, "bf16": 7, "f8E5M2": 2, "f8E4M3FN": 3}
-_SMALLEST_NORMAL = {"f16": -14, "bf16": -126, "f8E5M2": -14, "f8E4M3FN": -6}
+_SMALLEST_NORMAL = {"f16": -14, "f8E5M2": -14, "f8E4M3FN": -6}
 _LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f8E5M2": 57344.0, "f8E4M3FN": 448.0}
 
 
@@ -219,13 +231,16 @@ def _toward_zero(e: Emitter, x: ll.Value, elem: str, n: int) -> ll.Value:
     raw = b.bitcast(x, bits)
     drop = 23 - _KEPT_BITS[elem]
     magnitude = b.and_(raw, constant(bits, 0x7FFFFFFF))
-    exponent = b.sub(b.lshr(magnitude, constant(bits, 23)), constant(bits, 127))
-    below = b.sub(constant(bits, _SMALLEST_NORMAL[elem]), exponent)
-    zero = constant(bits, 0)
-    extra = b.select(b.icmp_signed(">", below, zero), below, zero)
-    shift = b.add(constant(bits, drop), extra)
-    limit = constant(bits, 31)
-    shift = b.select(b.icmp_signed("<", shift, limit), shift, limit)
+    shift = constant(bits, drop)
+    # A denormal result loses more. One of bf16 does not: f32 has been through that already.
+    if elem != "bf16":
+        exponent = b.sub(b.lshr(magnitude, constant(bits, 23)), constant(bits, 127))
+        below = b.sub(constant(bits, _SMALLEST_NORMAL[elem]), exponent)
+        zero = constant(bits, 0)
+        extra = b.select(b.icmp_signed(">", below, zero), below, zero)
+        shift = b.add(shift, extra)
+        limit = constant(bits, 31)
+        shift = b.select(b.icmp_signed("<", shift, limit), shift, limit)
     kept = b.and_(magnitude, b.shl(constant(bits, -1), shift))
     top = constant(single, _LARGEST[elem])
     value = b.bitcast(kept, single)
