@@ -11,8 +11,9 @@ class CompileError(TrituneError):
     """A kernel cannot be compiled for the CPU: `operation` at `loc`, for `reason`."""
 
     def __init__(self, operation: str, reason: str, loc: str = "") -> None:
-        # The base keeps the three apart, so that the error survives pickling and copying.
-        super().__init__(operation, reason, loc)
+        # The base keeps the three apart, so that the error survives pickling and copying. Called by
+        # name: a class that is an error of Triton's too has a base that takes other arguments.
+        Exception.__init__(self, operation, reason, loc)
         self.operation = operation
         self.reason = reason
         self.loc = loc

@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 from tritune.cpu.features import Cpu, host
-from tritune.errors import CompileError
 
 _REMEMBERED = 16
 
@@ -59,11 +58,8 @@ def _asm_module(asm: str, cpu: Cpu) -> str:
 
 
 def _parse(text: str) -> Any:
-    try:
-        module = _llvm().parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError("the kernel's LLVM IR", f"LLVM refuses it: {error}") from error
+    module = _llvm().parse_assembly(text)
+    module.verify()
     return module
 
 

@@ -64,6 +64,7 @@ class CPUBackend(BaseBackend):
         return metadata.num_warps, metadata.num_ctas, metadata.shared
 
     def add_stages(self, stages: dict[str, Any], options: CPUOptions, language: Any = None) -> None:
+        from tritune.cpu import stage
         from tritune.errors import CompileError
 
         if getattr(language, "name", "TRITON") != "TRITON":
@@ -95,7 +96,8 @@ class CPUBackend(BaseBackend):
 
             return loader.seal(codegen.object_code(generated_from.get(asm, ""), asm, cpu))
 
-        stages.update(ttir=make_ttir, llir=make_llir, asm=make_asm, obj=make_obj)
+        own = {"ttir": make_ttir, "llir": make_llir, "asm": make_asm, "obj": make_obj}
+        stages.update(stage.guarded(own))
 
 
 @functools.lru_cache(16)

@@ -13,6 +13,7 @@ from llvmlite import ir as ll
 
 from ...errors import CompileError
 from .. import ir
+from ..faults import unexpected
 from . import effects, elementwise, nests, pairs, prefetch, reduce, schedule
 from .carried import Carried
 from .context import Buffer, Context, row_major
@@ -86,8 +87,10 @@ class FunctionLowering:
                 return
             try:
                 self.operation(op)
-            except (KeyError, AssertionError, NotImplementedError) as error:
-                raise CompileError(op.name, f"internal error: {error!r}", str(op.loc)) from error
+            except (CompileError, MemoryError):
+                raise
+            except Exception as error:
+                raise unexpected(op.name, error, op.loc) from error
 
     def operation(self, op: ir.Op) -> None:
         ctx = self.ctx

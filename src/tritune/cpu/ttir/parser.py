@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import struct
 from typing import Any
 
+from tritune.cpu.faults import unexpected
 from tritune.cpu.ir import Block, Function, Loc, Module, Op, Region, Type, Value
 from tritune.cpu.ttir.attributes import Attributes
 from tritune.cpu.ttir.checks import UNKNOWN, check
@@ -29,10 +29,14 @@ def parse(text: str) -> Module:
     parser = Parser(text)
     try:
         return parser.module()
-    except (Malformed, ValueError, IndexError) as error:
+    except Malformed as error:
         raise CompileError(
             "builtin.module", f"its text cannot be read: {error}", str(Loc())
         ) from None
+    except (CompileError, MemoryError):
+        raise
+    except Exception as error:
+        raise unexpected("builtin.module", error, Loc()) from error
 
 
 class Parser(Attributes):
@@ -89,9 +93,13 @@ class Parser(Attributes):
             if self.accept("{"):
                 body = self.region(args)
             loc = self.location()
-        except (Malformed, ValueError, IndexError) as error:
+        except Malformed as error:
             reason = f"its text cannot be read: {error}"
             raise CompileError(f"tt.func @{name}", reason, str(self.next_location())) from None
+        except (CompileError, MemoryError):
+            raise
+        except Exception as error:
+            raise unexpected(f"tt.func @{name}", error, self.next_location()) from error
         values = body.blocks[0].args if body.blocks else [Value(t, n[1:]) for n, t in args]
         if self._forward:
             raise CompileError(
@@ -253,9 +261,10 @@ class Parser(Attributes):
             line = " ".join(self._tokens[start : start + 200]).partition("\n")[0]
             reason = f"its text cannot be read: {error}. The text is: {line[:200]}"
             raise CompileError(name, reason, str(self.next_location())) from None
-        except (ValueError, IndexError, KeyError, struct.error) as error:
-            reason = f"its text cannot be read ({error!r})"
-            raise CompileError(name, reason, str(self.next_location())) from None
+        except (CompileError, MemoryError):
+            raise
+        except Exception as error:
+            raise unexpected(name, error, self.next_location()) from error
         return op
 
     def _result_names(self) -> list[str]:

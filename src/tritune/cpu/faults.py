@@ -1,0 +1,14 @@
+"""What is said of an exception that no kernel should be able to cause."""
+
+from __future__ import annotations
+
+from tritune.errors import CompileError
+
+
+def unexpected(operation: str, error: Exception, loc: object = "") -> CompileError:
+    """The error to raise from an exception that nobody meant to raise."""
+    reason = (
+        f"{type(error).__name__}: {error}. "
+        "This is a fault of the CPU backend, not of the kernel: please report it"
+    )
+    return CompileError(operation, reason, str(loc))

@@ -1,0 +1,62 @@
+"""The border between Triton's compiler and the backend's stages: one kind of error crosses it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from triton.runtime.errors import PTXASError
+
+from tritune.cpu import ttir
+from tritune.cpu.faults import unexpected
+from tritune.errors import CompileError
+
+Stage = Callable[[Any, dict[str, Any]], Any]
+
+
+class KernelError(CompileError, PTXASError):
+    """A CompileError that `triton.autotune` survives: it leaves the config out and goes on.
+
+    Autotune does so for the few errors of Triton's own that say that a config cannot be compiled;
+    PTXASError is the one that is about the code and not about a GPU's resources.
+    """
+
+    @property
+    def error_message(self) -> str:
+        """The text of a PTXASError."""
+        return str(self)
+
+
+def guarded(stages: Mapping[str, Stage]) -> dict[str, Stage]:
+    """The stages, raising KernelError whatever goes wrong in them; only memory may run out."""
+    source: list[Any] = []
+
+    def guard(stage: Stage) -> Stage:
+        @functools.wraps(stage)
+        def run(module: Any, metadata: dict[str, Any]) -> Any:
+            # The first stage's module knows where the kernel is; the others' may be plain LLVM IR.
+            source.append(module)
+            try:
+                return stage(module, metadata)
+            except MemoryError:
+                raise
+            except CompileError as error:
+                found, cause = error, error.__cause__
+            except Exception as error:
+                found, cause = unexpected(*_entry(source[0], error)), error
+            raise KernelError(*found.args).with_traceback(found.__traceback__) from cause
+
+        return run
+
+    return {extension: guard(stage) for extension, stage in stages.items()}
+
+
+def _entry(module: Any, error: Exception) -> tuple[str, Exception, str]:
+    """The kernel's function, as the operation that an error without a better one is about."""
+    try:
+        entry = ttir.parse(str(module)).entry
+    except Exception:
+        # What cannot be read does not say where it is from.
+        return "the kernel", error, ""
+    return f"tt.func @{entry.name}", error, str(entry.loc)
