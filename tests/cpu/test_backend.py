@@ -171,6 +171,13 @@ class TestOptions:
         with pytest.raises(ValueError, match=rf"{name}={value!r}: expected .*0"):
             backend.parse_options({name: value})
 
+    @pytest.mark.parametrize("warps", [0, 3, 12, -4, 1.5])
+    def test_a_number_of_warps_that_is_no_power_of_two_is_refused_as_triton_does(
+        self, backend, warps
+    ):
+        with pytest.raises(AssertionError, match="num_warps must be a power of 2"):
+            backend.parse_options({"num_warps": warps})
+
     def test_own_options_reach_the_compilation(self, backend):
         own = {"micro_m": 6, "micro_n": 2, "unroll": 4, "vector_bits": 128, "prefetch_bytes": 4096}
         code = backend.parse_options(own).code()

@@ -88,7 +88,14 @@ def parse(given: dict[str, Any], arch: str) -> CPUOptions:
         values["enable_fp_fusion"] = False
     for name, largest in OWN.items():
         values[name] = _checked(name, values[name], largest)
+    if not _is_power_of_two(values["num_warps"]):
+        # Nothing here depends on it. A program that is wrong for a GPU fails as it does there.
+        raise AssertionError(f"num_warps must be a power of 2, not {values['num_warps']!r}")
     return CPUOptions(values)
+
+
+def _is_power_of_two(number: Any) -> bool:
+    return isinstance(number, int) and number > 0 and number & (number - 1) == 0
 
 
 def _checked(name: str, value: Any, largest: int) -> int:
