@@ -35,6 +35,43 @@ def test_cumsum_and_cumprod_along_each_axis_and_backwards():
 
 
 @triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def bfloat16_kernel(
+    x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr, REVERSE: tl.constexpr
+):  # fmt: skip
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + 0 * M * N + i, tl.cumsum(x, AXIS, REVERSE))
+    tl.store(out_ptr + 1 * M * N + i, tl.associative_scan(x, AXIS, add, REVERSE))
+    tl.store(out_ptr + 2 * M * N + i, tl.cumprod(x, AXIS, REVERSE))
+    tl.store(out_ptr + 3 * M * N + i, tl.associative_scan(x, AXIS, multiply, REVERSE))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("m", "n"), [(16, 32), (1, 1024), (1024, 2)])
+def test_a_long_scan_of_bfloat16_is_rounded_once(m, n, axis, reverse):
+    x = normal(torch.bfloat16, m, n)
+    out = torch.zeros(4, m, n)
+    _, found = launch(bfloat16_kernel, (1,), x, out, M=m, N=n, AXIS=axis, REVERSE=reverse)
+    forwards = x.double().flip(axis) if reverse else x.double()
+    for place, expected in enumerate([forwards.cumsum(axis), forwards.cumprod(axis)]):
+        expected = expected.flip(axis) if reverse else expected
+        for one in found[2 * place : 2 * place + 2]:
+            # The nearest bf16 is at most 2^-8 away, and the f32 behind it next to nothing.
+            torch.testing.assert_close(one.double(), expected, rtol=4e-3, atol=1e-4)
+
+
+@triton.jit
 def last_nonzero(a, b):
     return tl.where(b != 0, b, a)
 

@@ -21,6 +21,7 @@ from .horizontal import reduce_lanes
 from .lanes import Lane, to_vector, vector
 from .llvm import I32, constant, i64, lanes_of, scalar_type, vector_of
 from .schedule import Plan, versioned
+from .usage import combined_by
 
 #: Independent accumulators that hide the latency of the combine function. Costly elements hide it
 #: by themselves, and want the registers.
@@ -60,14 +61,8 @@ def combine(nest: Nest, op: ir.Op, first: list[Lane], second: list[Lane]) -> lis
 
 def _identity(op: ir.Op) -> float | int | None:
     """The neutral element of a combine function that is one known operation."""
-    block = op.regions[0].blocks[0]
-    if len(op.operands) != 1 or len(block.ops) != 2:
-        return None
-    inner = block.ops[0]
-    if set(inner.operands) != set(block.args) or block.ops[1].operands != inner.results:
-        return None
-    elem = op.operands[0].type.elem
-    if elem in ("f8E4M3FN", "f8E5M2", "bf16"):
+    inner, elem = combined_by(op), op.operands[0].type.elem
+    if inner is None or elem in ("f8E4M3FN", "f8E5M2", "bf16"):
         return None
     if inner.name in ("arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui"):
         bits = ir.BITS[elem]

@@ -8,7 +8,7 @@ from .. import ir
 from . import pairs
 from .microkernel import compute_elem
 from .thin_roles import MOST_ROWS
-from .usage import walk
+from .usage import combined_by, walk
 
 
 def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
@@ -19,6 +19,8 @@ def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
                 pair_dot_operands(function, op)
             else:
                 widen_dot_operands(function, op)
+        elif op.name == "tt.scan":
+            widen_scan(function, op)
     split_inductions(function.body, function)
     if fuse:
         for op in walk(function.body):
@@ -36,6 +38,30 @@ def widen_dot_operands(function: ir.Function, dot: ir.Op) -> None:
             name = "arith.extsi" if target == "i32" else "tt.fp_to_fp"
             kind = ir.Type(target, value.type.shape)
             dot.operands[number] = _made_of(function, value, name, kind, dot.loc)
+
+
+def widen_scan(function: ir.Function, scan: ir.Op) -> None:
+    """Add up or multiply bf16 in f32, and round what each element becomes.
+
+    A scan on a GPU is a tree, in which a bf16 is rounded a few times on its way. This one goes from
+    element to element, and the roundings of thousands would add up.
+    """
+    inner = combined_by(scan)
+    if inner is None or inner.name not in ("arith.addf", "arith.mulf"):
+        return
+    if scan.operands[0].type.elem != "bf16":
+        return
+    kind = ir.Type("f32", scan.result.type.shape)
+    wide = _made_of(function, scan.operands[0], "arith.extf", kind, scan.loc)
+    for value in [*inner.operands, inner.result]:
+        value.type = kind.scalar
+    scan.operands = [wide]
+    narrow = _make("arith.truncf", [scan.result], scan.result.type, scan.loc)
+    block, position = _definition(function, scan.result)
+    block.ops.insert(position, narrow)
+    for reached in function.body.blocks:
+        _substitute(reached.ops, scan.result, narrow.result, skip={narrow})
+    scan.result.type = kind
 
 
 def _pairing_pays(dot: ir.Op) -> bool:

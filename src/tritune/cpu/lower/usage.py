@@ -55,6 +55,16 @@ def walk(region: ir.Region) -> Iterator[ir.Op]:
                 yield from walk(inner)
 
 
+def combined_by(op: ir.Op) -> ir.Op | None:
+    """The operation that a combine function consists of, if that is one, of both its arguments."""
+    block = op.regions[0].blocks[0]
+    if len(op.operands) != 1 or len(block.ops) != 2:
+        return None
+    inner, end = block.ops
+    alone = set(inner.operands) == set(block.args) and end.operands == inner.results
+    return inner if alone else None
+
+
 class Usage:
     def __init__(self, function: ir.Function) -> None:
         self.number: dict[ir.Op, int] = {}
