@@ -25,6 +25,8 @@ def print_kernel(x_ptr, n, N: tl.constexpr):
     tl.device_print("scalar", n, n * 2.5)
     tl.device_print("program", tl.program_id(0))
     tl.device_print("only words")
+    rows, columns = tl.arange(0, 2)[:, None], tl.arange(0, 16)[None, :]
+    tl.device_print("table", rows * 100 + columns)
 
 
 PRINTING = """
@@ -50,6 +52,19 @@ def test_device_print_shows_every_value(printed, value):
 @pytest.mark.parametrize("prefix", ["values", "scalar", "program", "only words"])
 def test_device_print_shows_its_prefix(printed, prefix):
     assert prefix in printed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pid (0, 0, 0) idx (0) values: 11",
+        "pid (1, 0, 0) idx () program: 1",
+        "pid (0, 0, 0) idx (0,  3) table: 3",
+        "pid (1, 0, 0) idx (1, 15) table: 115",
+    ],
+)
+def test_device_print_pads_an_index_to_the_width_of_the_last_one(printed, line):
+    assert line in printed.splitlines()
 
 
 @triton.jit
@@ -105,6 +120,50 @@ def test_a_masked_device_assert_looks_at_the_lanes_that_are_on():
 def masked_assert_kernel(x_ptr, count, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.device_assert(tl.load(x_ptr + i) < 7, "too large", mask=i < count)
+
+
+@triton.jit
+def add_below_hundred(a, b):
+    tl.device_assert(a + b < 100, "a hundred or more")
+    return a + b
+
+
+@triton.jit
+def combine_assert_kernel(x_ptr, out_ptr, N: tl.constexpr, AXIS: tl.constexpr, SCAN: tl.constexpr):
+    i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    if SCAN:
+        tl.store(out_ptr + i, tl.associative_scan(x, AXIS, add_below_hundred))
+    else:
+        tl.store(out_ptr + tl.arange(0, N), tl.reduce(x, AXIS, add_below_hundred))
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["reduction", "scan"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_device_assert_in_a_combine_function_looks_at_every_call(axis, scan):
+    x = torch.ones(N, N, dtype=torch.int32)
+    out = torch.zeros_like(x)
+    arguments = {"N": N, "AXIS": axis, "SCAN": scan, "debug": True}
+    _, found = launch(combine_assert_kernel, (1,), x, out, **arguments)
+    assert_same(found if scan else found[0], x.cumsum(axis).int() if scan else x.sum(axis).int())
+    x[5, 7] = 90
+    with pytest.raises(DeviceAssertionError, match="a hundred or more") as failure:
+        launch(combine_assert_kernel, (1,), x, out, **arguments)
+    line = add_below_hundred.fn.__code__.co_firstlineno + 2
+    assert f"test_debug.py:{line}" in str(failure.value)
+
+
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, N))))
+
+
+def test_debug_finds_a_sum_that_overflows():
+    x, out = torch.full((N,), 1 << 26, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    _, found = launch(sum_kernel, (1,), x, out, N=N, debug=True)
+    assert found.item() == N << 26
+    with pytest.raises(DeviceAssertionError, match="overflow"):
+        launch(sum_kernel, (1,), x * 2, out, N=N, debug=True)
 
 
 def test_device_assert_is_off_without_debug():

@@ -17,6 +17,7 @@ from .llvm import I64, PTR, Emitter, declare, i64, memory_bytes, memory_type
 from .usage import Usage
 
 if TYPE_CHECKING:
+    from .effects import Assertion
     from .prefetch import Loop
 
 #: Stack memory a program may take for its tiles; larger kernels get theirs from the heap.
@@ -119,6 +120,8 @@ class Context:
         self.careful = False
         #: The innermost loop around the code that is being written.
         self.loop: Loop | None = None
+        #: What the combine function of the reduction or scan that is being written asserts.
+        self.assertions: dict[ir.Op, Assertion] = {}
         self.buffer_bytes = 0
         self.heap_buffers: list[ll.Value] = []
         self.returns: list[ll.Instruction] = []

@@ -14,7 +14,7 @@ from .convert import narrow, widen
 from .elementwise import float_extreme
 from .evaluate import Nest
 from .lanes import Lane
-from .llvm import DOUBLE, I8, I32, I64, PTR, constant, declare, i64, scalar_type
+from .llvm import DOUBLE, I1, I8, I32, I64, PTR, constant, declare, i64, scalar_type
 
 _SUCCESS = {
     "acq_rel": "acq_rel",
@@ -149,7 +149,8 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
             form, shown = _printable(
                 ctx, value, operand.type.elem, hexadecimal, bool(signed[number])
             )
-            where = ", ".join("%lld" for _ in point)
+            # As wide as the last index of each dimension, as Triton has it.
+            where = ", ".join(f"%{len(str(n - 1))}lld" for n in operand.type.shape)
             words = text(module, f"pid (%d, %d, %d) idx ({where}){label}{form}\n")
             ctx.b.call(printf, [words, *ctx.program.ids, *[p.at for p in point], shown])
 
@@ -174,28 +175,46 @@ def _printable(
     return "%lld" if signed else "%llu", extend(x, I64) if x.type.width < 64 else x
 
 
+class Assertion:
+    """A `tt.assert` whose elements are seen in a loop nest: after that, a false one ends this
+    program, and the launcher raises once the launch has ended.
+    """
+
+    def __init__(self, ctx: Context, op: ir.Op) -> None:
+        self._ctx = ctx
+        sites = ctx.kernel.metadata.setdefault("asserts", [])
+        self._site = len(sites)
+        sites.append([op.attrs.get("message", ""), str(op.loc)])
+        self._failed = ctx.e.slot(I8, name="failed")
+        ctx.b.store(ll.Constant(I8, 0), self._failed)
+
+    def see(self, holds: ll.Value) -> None:
+        """Look at one element, or at those of a vector."""
+        ctx, b = self._ctx, self._ctx.b
+        if isinstance(holds.type, ll.VectorType):
+            holds = ctx.e.intrinsic("vector.reduce.and", I1, [holds], [holds.type])
+        seen = b.load(self._failed, typ=I8)
+        b.store(b.or_(seen, b.zext(b.not_(holds), I8)), self._failed)
+
+    def conclude(self) -> None:
+        """Leave the program if an element was false."""
+        ctx, b = self._ctx, self._ctx.b
+        broken = b.icmp_unsigned("!=", b.load(self._failed, typ=I8), ll.Constant(I8, 0))
+        with b.if_then(broken, likely=False):
+            _report(ctx, self._site)
+            leave(ctx)
+            after = b.append_basic_block("unreachable")
+            b.position_at_end(after)
+
+
 def emit_assert(ctx: Context, op: ir.Op) -> None:
-    """A false element ends this program; the launcher raises once the launch has ended."""
-    sites = ctx.kernel.metadata.setdefault("asserts", [])
-    site = len(sites)
-    sites.append([op.attrs.get("message", ""), str(op.loc)])
+    """Look at all elements of a condition."""
     condition = op.operands[0]
-    b = ctx.b
-    failed = ctx.e.slot(I8, name="failed")
-    b.store(ll.Constant(I8, 0), failed)
-
-    def body(nest: Nest, point: Point) -> None:
-        holds = nest.at(condition, point).x
-        seen = ctx.b.load(failed, typ=I8)
-        ctx.b.store(ctx.b.or_(seen, ctx.b.zext(ctx.b.not_(holds), I8)), failed)
-
-    nests.each_element(ctx, op, [condition], body)
-    broken = ctx.b.icmp_unsigned("!=", ctx.b.load(failed, typ=I8), ll.Constant(I8, 0))
-    with ctx.b.if_then(broken, likely=False):
-        _report(ctx, site)
-        leave(ctx)
-        after = ctx.b.append_basic_block("unreachable")
-        ctx.b.position_at_end(after)
+    assertion = Assertion(ctx, op)
+    nests.each_element(
+        ctx, op, [condition], lambda nest, point: assertion.see(nest.at(condition, point).x)
+    )
+    assertion.conclude()
 
 
 def _report(ctx: Context, site: int) -> None:

@@ -9,6 +9,8 @@ function is known to be commutative; any other one sees the elements in their or
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llvmlite import ir as ll
 
@@ -16,6 +18,7 @@ from ...errors import CompileError
 from .. import ir
 from . import memory, nests, schedule
 from .context import Buffer, Context, Index, Point
+from .effects import Assertion
 from .evaluate import Assumptions, Nest, constant_value
 from .horizontal import reduce_lanes
 from .lanes import Lane, to_vector, vector
@@ -52,11 +55,23 @@ def combine(nest: Nest, op: ir.Op, first: list[Lane], second: list[Lane]) -> lis
             return [value_of(o) for o in inner.operands]
         if inner.name == "arith.constant":
             known[inner.result] = Lane(constant_value(inner))
+        elif inner.name == "tt.assert":
+            nest.ctx.assertions[inner].see(value_of(inner.operands[0]).x)
         elif inner.regions or len(inner.results) != 1:
             raise CompileError(inner.name, "not possible inside a combine function", str(inner.loc))
         else:
             known[inner.result] = nest.apply(inner, [value_of(o) for o in inner.operands])
     raise CompileError(op.name, "a combine function without a result", str(op.loc))
+
+
+@contextmanager
+def _asserting(ctx: Context, op: ir.Op) -> Iterator[None]:
+    """Inside, the combine function is called; after it, what it asserts is looked at."""
+    inside = [inner for inner in op.regions[0].blocks[0].ops if inner.name == "tt.assert"]
+    ctx.assertions = {inner: Assertion(ctx, inner) for inner in inside}
+    yield
+    for assertion in ctx.assertions.values():
+        assertion.conclude()
 
 
 def _identity(op: ir.Op) -> float | int | None:
@@ -119,7 +134,8 @@ def emit_reduce(ctx: Context, op: ir.Op) -> None:
         else:
             _vertical(nest, op, plan, outputs)
 
-    versioned(ctx, plan.nodes, [], emit)
+    with _asserting(ctx, op):
+        versioned(ctx, plan.nodes, [], emit)
     nests.keep_taps(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
         if result.type.rank:
@@ -303,7 +319,8 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
         with ctx.e.loops(*ranges) as indices:
             _scan(nest, op, plan, dict(zip(outer, indices, strict=True)), outputs)
 
-    versioned(ctx, plan.nodes, [], emit)
+    with _asserting(ctx, op):
+        versioned(ctx, plan.nodes, [], emit)
     nests.keep_taps(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
         ctx.set(result, buffer)
