@@ -5,7 +5,7 @@ from __future__ import annotations
 from tritune.errors import CompileError
 
 
-def unexpected(operation: str, error: Exception, loc: object = "") -> CompileError:
+def unexpected(operation: str, loc: object, error: Exception) -> CompileError:
     """The error to raise from an exception that nobody meant to raise."""
     reason = (
         f"{type(error).__name__}: {error}. "

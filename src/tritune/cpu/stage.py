@@ -44,7 +44,7 @@ def guarded(stages: Mapping[str, Stage]) -> dict[str, Stage]:
             except CompileError as error:
                 found, cause = error, error.__cause__
             except Exception as error:
-                found, cause = unexpected(*_entry(source[0], error)), error
+                found, cause = unexpected(*_entry(source[0]), error), error
             raise KernelError(*found.args).with_traceback(found.__traceback__) from cause
 
         return run
@@ -52,11 +52,11 @@ def guarded(stages: Mapping[str, Stage]) -> dict[str, Stage]:
     return {extension: guard(stage) for extension, stage in stages.items()}
 
 
-def _entry(module: Any, error: Exception) -> tuple[str, Exception, str]:
-    """The kernel's function, as the operation that an error without a better one is about."""
+def _entry(module: Any) -> tuple[str, str]:
+    """The kernel's function and its place, for an error that knows no operation."""
     try:
         entry = ttir.parse(str(module)).entry
     except Exception:
         # What cannot be read does not say where it is from.
-        return "the kernel", error, ""
-    return f"tt.func @{entry.name}", error, str(entry.loc)
+        return "the kernel", ""
+    return f"tt.func @{entry.name}", str(entry.loc)

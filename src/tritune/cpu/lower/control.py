@@ -90,7 +90,7 @@ class FunctionLowering:
             except (CompileError, MemoryError):
                 raise
             except Exception as error:
-                raise unexpected(op.name, error, op.loc) from error
+                raise unexpected(op.name, op.loc, error) from error
 
     def operation(self, op: ir.Op) -> None:
         ctx = self.ctx

@@ -36,7 +36,7 @@ def parse(text: str) -> Module:
     except (CompileError, MemoryError):
         raise
     except Exception as error:
-        raise unexpected("builtin.module", error, Loc()) from error
+        raise unexpected("builtin.module", Loc(), error) from error
 
 
 class Parser(Attributes):
@@ -99,7 +99,7 @@ class Parser(Attributes):
         except (CompileError, MemoryError):
             raise
         except Exception as error:
-            raise unexpected(f"tt.func @{name}", error, self.next_location()) from error
+            raise unexpected(f"tt.func @{name}", self.next_location(), error) from error
         values = body.blocks[0].args if body.blocks else [Value(t, n[1:]) for n, t in args]
         if self._forward:
             raise CompileError(
@@ -264,7 +264,7 @@ class Parser(Attributes):
         except (CompileError, MemoryError):
             raise
         except Exception as error:
-            raise unexpected(name, error, self.next_location()) from error
+            raise unexpected(name, self.next_location(), error) from error
         return op
 
     def _result_names(self) -> list[str]:
