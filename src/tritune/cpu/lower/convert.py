@@ -86,7 +86,7 @@ def float_to_float(
     if target == "f64":
         return e.b.fpext(x, vector_of(DOUBLE, n))
     # Triton's conversion to nearest makes infinity finite too: `cvt.rn.satfinite` on NVIDIA's
-    # GPUs, a clamp on AMD's. Its conversion towards zero cuts off the bits of infinity as well.
+    # GPUs, a clamp on AMD's. Towards zero it takes the upper byte of an f16, infinite or not.
     return narrow(e, x, target, rounding, finite=rounding != "rtz")
 
 
