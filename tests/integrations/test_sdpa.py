@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tritune
 from tritune.integrations import sdpa as module
@@ -118,6 +119,20 @@ def test_routed_calls_of_unchanged_code_reach_the_kernels(calls: list[str]) -> N
     assert calls == ["tritune"]
     assert torch.allclose(plain, routed, atol=1e-5)
     assert functional.scaled_dot_product_attention is torch_sdpa
+
+
+def test_forward_derivatives_are_those_of_torch() -> None:
+    q, k, v = tensors(24, 40)
+
+    def tangent() -> torch.Tensor:
+        function = functional.scaled_dot_product_attention
+        found: torch.Tensor = torch.func.jvp(lambda q: function(q, k, v), (q,), (q + 1,))[1]
+        return found
+
+    with sdpa_kernel(SDPBackend.MATH):  # torch's others know no forward derivatives
+        expected = tangent()
+        with module.route():
+            assert torch.equal(tangent(), expected)
 
 
 def test_routed_calls_can_be_compiled() -> None:

@@ -14,16 +14,21 @@ DEVICES = ("cpu", "cuda")
 
 
 def covers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether the attention kernels take these tensors. They compute no derivatives."""
+    """Whether the attention kernels take these tensors. They compute no gradients."""
     return (
         q.dtype in FLOATS
         and q.dtype == k.dtype == v.dtype
         and q.shape[-1] <= LARGEST_HEAD
         and v.shape[-1] <= LARGEST_HEAD
         and q.device.type in DEVICES
-        and not (torch.is_grad_enabled() and needs_gradient(q, k, v, *others))
-        and forward_ad._current_level < 0
+        and not differentiates(q, k, v, *others)
     )
+
+
+def differentiates(*tensors: torch.Tensor | None) -> bool:
+    """Whether derivatives may be asked for: backwards through one of these, or forwards at all."""
+    forwards = forward_ad._current_level >= 0
+    return forwards or (torch.is_grad_enabled() and needs_gradient(*tensors))
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:
