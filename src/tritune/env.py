@@ -106,6 +106,11 @@ AUTOTUNE = Variable(
     "processes of its own, as under `tritune run`; serve: the same, but nothing is tuned; unset or "
     "0: as Triton does it.",
 )
+RUN_LOG = Variable(
+    "TRITUNE_RUN_LOG",
+    str,
+    "Set by `tritune run` for the program's processes: the file in which they note what was tuned.",
+)
 
 VARIABLES: tuple[Variable[Any], ...] = (
     STORE,
@@ -115,4 +120,5 @@ VARIABLES: tuple[Variable[Any], ...] = (
     CHECK,
     HUGE_PAGES,
     AUTOTUNE,
+    RUN_LOG,
 )

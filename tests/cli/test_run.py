@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tritune.cli._run_report import report
+from tritune.tuning.run_log import KNOWN, LEFT, TUNED, UNTUNED, Event
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tritune.cli.main", "run"]
 #: Without what needs torch, for tests of the command itself.
@@ -35,9 +38,7 @@ class Thing:
 
 print(__name__, __file__, __spec__ and __spec__.name, sys.argv[1:], beside.VALUE)
 print(type(pickle.loads(pickle.dumps(Thing()))).__name__, sys.modules["__main__"].Thing is Thing)
-if "fail" in sys.argv:
-    raise KeyError("no such thing")
-sys.exit("the end" if "message" in sys.argv else 7)
+sys.exit(7)
 """
 
 
@@ -71,17 +72,57 @@ def test_a_program_finds_everything_as_under_python(
     assert done.stdout.startswith(f"__main__ {folder / file} {spec} ")
 
 
-def test_an_error_is_shown_as_python_shows_it(folder: Path) -> None:
-    done = run(*BARE, "program.py", "fail", cwd=folder)
+#: How a program can end. Python says what is right.
+ENDS = {
+    "syntax error": "x = 1\ndef (:\n    pass\n",
+    "indentation error": "if 1:\nx\n",
+    "unreadable text": b"name = '\xff'\n",
+    "error": "def f():\n    raise KeyError('no such thing')\nf()",
+    "cause": "try:\n    1 / 0\nexcept Exception as error:\n    raise KeyError('x') from error",
+    "notes": "error = ValueError('x')\nerror.__notes__ = ['look here']\nraise error",
+    "last words": "import sys; sys.exit('the end')",
+    "exit status": "import sys; sys.exit(300)",
+    "interrupt": "raise KeyboardInterrupt",
+    "signal": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)",
+    "error of a command line": "import typer; raise typer.BadParameter('x')",
+    "exit of a command line": "import typer; raise typer.Exit(3)",
+    "error of tritune": "from tritune import TrituneError; raise TrituneError('x')",
+    "broken pipe": "raise BrokenPipeError(32, 'x')",
+    "own hook": "import sys\n"
+    "sys.excepthook = lambda kind, error, trace: print(kind, trace.tb_lineno, trace.tb_next)\n"
+    "raise ValueError",
+    "last wish": "import atexit; atexit.register(print, 'late'); raise ValueError",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_ends_as_under_python(end: str, tmp_path: Path) -> None:
+    source = ENDS[end]
+    (tmp_path / "a.py").write_bytes(source if isinstance(source, bytes) else source.encode())
+    done = run(*BARE, "./a.py", cwd=tmp_path)
+    plain = subprocess.run([sys.executable, "./a.py"], cwd=tmp_path, capture_output=True, text=True)
+    if end == "unreadable text":  # Python reads files and texts with different words for this
+        assert plain.returncode == done.returncode == 1
+        assert "SyntaxError: (unicode error)" in done.stderr and "tritune" not in done.stderr
+        return
+    assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr)
+    assert done.returncode == plain.returncode
+
+
+def test_a_program_may_come_from_standard_input(folder: Path) -> None:
+    arguments = ["-", "x"]
+    feed = {"cwd": folder, "input": PROGRAM, "capture_output": True, "text": True}
+    done = subprocess.run([*COMMAND, *BARE, *arguments], **feed)
+    plain = subprocess.run([sys.executable, *arguments], **feed)
+    assert (done.stdout, done.returncode) == (plain.stdout, 7), done.stderr
+
+
+def test_a_module_that_lacks_another_says_which(folder: Path) -> None:
+    (folder / "package" / "__init__.py").write_text("import no_such_module\n")
+    done = run(*BARE, "-m", "package.part", cwd=folder)
     assert done.returncode == 1
-    assert done.stderr.startswith("Traceback (most recent call last):\n  File ")
-    assert done.stderr.endswith("KeyError: 'no such thing'\n")
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'no_such_module'\n")
     assert "tritune" not in done.stderr
-
-
-def test_the_last_words_of_a_program_are_kept(folder: Path) -> None:
-    done = run(*BARE, "program.py", "message", cwd=folder)
-    assert (done.returncode, done.stderr) == (1, "the end\n")
 
 
 def test_children_inherit_what_was_asked_for(tmp_path: Path) -> None:
@@ -100,15 +141,108 @@ def test_children_inherit_what_was_asked_for(tmp_path: Path) -> None:
         (["nowhere.py"], "nowhere.py cannot be run: No such file"),
         (["-m", "no_such_module"], "no_such_module cannot be run: there is no such module"),
         (["--record", "--serve", "beside.py"], "exclude each other"),
-        (["broken.py"], "broken.py is no Python program"),
     ],
-    ids=["file", "module", "modes", "syntax"],
+    ids=["file", "module", "modes"],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, folder: Path) -> None:
-    (folder / "broken.py").write_text("def (:\n")
     done = run(*BARE, *arguments, cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+CHILDREN = """
+import multiprocessing, subprocess, sys, torch
+from torch.nn import functional
+
+def show(how):
+    print(how, functional.scaled_dot_product_attention.__module__, sys.customized, flush=True)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        child = multiprocessing.get_context(method).Process(target=show, args=(method,))
+        child.start()
+        child.join()
+    subprocess.run([sys.executable, "-c", f"from {__spec__.name} import show; show('python')"])
+"""
+ROUTED = "tritune.integrations.sdpa"
+METHODS = ("fork", "spawn", "python")
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Path:
+    """A program with children, on a machine that has a sitecustomize of its own."""
+    (tmp_path / "program.py").write_text(CHILDREN)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.customized = True\n")
+    return tmp_path
+
+
+def test_children_inherit_the_routing_of_attention(children: Path) -> None:
+    path = os.pathsep.join(filter(None, (str(children / "site"), os.environ.get("PYTHONPATH"))))
+    done = run("--no-autotune", "-m", "program", cwd=children, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{how} {ROUTED} True" for how in METHODS]
+
+
+BROKEN = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": b}) for b in (64, 100)], key=["n"])
+@triton.jit
+def twice(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 2 * tl.load(x + at, at < n), at < n)
+
+x = torch.ones(300)
+twice[lambda meta: (triton.cdiv(300, meta["BLOCK"]),)](x, 300)
+assert x.eq(2).all()
+q = torch.ones(1, 1, 4, 8)
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+"""
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What two starts of a program print on standard error: one config of its kernel is broken."""
+    folder = tmp_path_factory.mktemp("starts")
+    (folder / "program.py").write_text(BROKEN)
+    found = []
+    for _ in range(2):
+        done = run("program.py", cwd=folder, TRITUNE_STORE=str(folder / "store.sqlite"))
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        found.append(done.stderr.splitlines())
+    return found
+
+
+def test_a_config_that_fails_is_reported_with_its_reason(starts: list[list[str]]) -> None:
+    line = starts[0][0]
+    assert line.startswith("tritune: 1 of 2 configs of program.twice failed, the first: BLOCK=100 ")
+    assert "compile_error" in line and "arange's range must be a power of 2" in line
+
+
+def test_the_last_line_says_what_was_done(starts: list[list[str]]) -> None:
+    attention = "torch's attention served, left alone where there is dropout"
+    assert starts[0][1:] == [
+        f"tritune: 1 kernel, 1 problem: 1 tuned; 1 of 2 configs failed; {attention}"
+    ]
+    assert starts[1] == [f"tritune: 1 kernel, 1 problem: 1 answered from the store; {attention}"]
+
+
+def test_the_last_line_counts_what_all_processes_met() -> None:
+    events = [
+        Event("a", TUNED, configs=4, failed=1),
+        Event("a", KNOWN),
+        Event("b", UNTUNED),
+        Event("c", LEFT, why="no space left"),
+    ]
+    assert report(events, integrations=False) == (
+        "2 kernels, 3 problems: 1 tuned, 1 answered from the store, 1 not tuned; "
+        "1 of 4 configs failed; c left to Triton (no space left)"
+    )
+    assert report([]) == (
+        "no triton.autotune kernel had anything to tune; torch's attention was not called"
+    )
 
 
 def test_the_second_start_tunes_and_compiles_nothing() -> None:

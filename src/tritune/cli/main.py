@@ -1,85 +1,56 @@
-"""The way into the command line: subcommands, `--version`, and errors as one line each."""
+"""The way into the command line, which turns errors into a line each.
+
+The command line itself is imported in `main`, where an interrupt is no traceback either.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from tritune._version import __version__
-from tritune.cli import bench, db, doctor, new, replay, run, tune
-from tritune.cli import compile as compile_
+from tritune.cli._interrupted import STATUS, Interrupted, finish_in_peace
 from tritune.errors import TrituneError
-
-# Recent releases of typer carry their own copy of click. The base of all usage errors is reached
-# through a name that every release exports.
-_ClickException: type[Exception] = typer.BadParameter.__mro__[2]
-
-app = typer.Typer(
-    name="tritune",
-    help="Write an LLM kernel once in Triton and run it fast on any device.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tritune {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
-    pass
-
-
-app.command("doctor")(doctor.command)
-app.command("tune")(tune.command)
-app.command("bench")(bench.command)
-app.command("compile")(compile_.command)
-app.command("replay", cls=replay.Command)(replay.command)
-app.command("new")(new.command)
-app.command("run", context_settings=run.CONTEXT)(run.command)
-app.add_typer(db.app, name="db")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     try:
-        status = app(
-            list(sys.argv[1:] if arguments is None else arguments),
-            prog_name="tritune",
-            standalone_mode=False,
-        )
-    except _ClickException as error:
+        result = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except (Interrupted, KeyboardInterrupt):
+        finish_in_peace()
+        return _refuse("interrupted", STATUS)
+    from tritune.cli._program import NoProgramError, Program
+
+    if isinstance(result, Program):
+        # Not above: what a program raises is not ours to catch.
+        try:
+            result.run()
+        except NoProgramError as error:
+            return _refuse(str(error))
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _run(arguments: list[str]) -> object:
+    """What a command returns; where it fails, an exit status, with a line that says why."""
+    from tritune.cli.app import UsageError, app
+
+    try:
+        return app(arguments, prog_name="tritune", standalone_mode=False)
+    except UsageError as error:
         message = error.format_message()  # type: ignore[attr-defined]
-        print(f"tritune: {_one_line(message)} (see tritune --help)", file=sys.stderr)
-        return int(getattr(error, "exit_code", 2))
+        return _refuse(f"{message} (see tritune --help)", int(getattr(error, "exit_code", 2)))
     except TrituneError as error:
-        print(f"tritune: {_one_line(str(error))}", file=sys.stderr)
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        print("tritune: interrupted", file=sys.stderr)
-        return 130
+        return _refuse(str(error))
     except BrokenPipeError:
         # The reader, `head` for one, has seen enough. Python would complain again at exit.
         sys.stderr.close()
         return 141
-    return status if isinstance(status, int) else 0
 
 
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
+def _refuse(message: str, status: int = 2) -> int:
+    print(f"tritune: {' '.join(message.split())}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

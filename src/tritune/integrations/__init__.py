@@ -5,6 +5,8 @@ Nothing is imported here until it is asked for.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritune.integrations.enabled import Enabled
@@ -13,7 +15,7 @@ from tritune.integrations.errors import IntegrationError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Enabled", "IntegrationError", "disable", "enable", "enable_all"]
+__all__ = ["Enabled", "IntegrationError", "disable", "enable", "enable_all", "enable_in_children"]
 
 _LIBRARIES = ("transformers",)
 
@@ -61,3 +63,15 @@ def enable_all() -> Enabled:
     enabled = route()
     enabled.add("transformers", when_imported("transformers.generation.utils", serve_generate))
     return enabled
+
+
+def enable_in_children() -> None:
+    """Have `enable_all` called in the Python processes that this one starts, if they use torch.
+
+    They find the folder `inherited` first on PYTHONPATH, and in it what Python runs at its start.
+    """
+    folder = str(Path(__file__).with_name("inherited"))
+    before = os.environ.get("PYTHONPATH")
+    path = [] if not before else before.split(os.pathsep)
+    if folder not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *path])

@@ -13,9 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from tritune.integrations.enabled import Enabled
+from tritune.tuning.run_log import GENERATE, LEFT, SERVED, Event, tell, tell_once
 
 #: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
 _DEFAULTS = ("sdpa", "eager")
+#: What is said of calls at the end of `tritune run`.
+_SERVED = Event(GENERATE, SERVED)
+_TRAINING = Event(GENERATE, LEFT, why="the model is in training mode")
+_WEIGHTS = Event(GENERATE, LEFT, why="attention weights are wanted")
 
 
 def serve_generate(utils: ModuleType) -> Callable[[], None]:
@@ -26,7 +31,9 @@ def serve_generate(utils: ModuleType) -> Callable[[], None]:
 
     @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _may_change(self, kwargs):
+        reason = _reason_against(self, kwargs)
+        if reason is not None:
+            tell_once(reason)
             return original(self, *args, **kwargs)
         with running.enter(self):
             return original(self, *args, **kwargs)
@@ -65,16 +72,16 @@ class _Running:
                 enabled.disable()
 
 
-def _may_change(model: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the result stays the same but for rounding."""
+def _reason_against(model: Any, kwargs: dict[str, Any]) -> Event | None:
+    """Why the result would not stay the same but for rounding; None if it would."""
     if getattr(model, "training", True):
-        return False
+        return _TRAINING
     settings = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
     wants_weights = kwargs.get("output_attentions") or any(
         getattr(setting, "output_attentions", False)
         for setting in (*settings, getattr(model, "config", None))
     )
-    return not wants_weights
+    return _WEIGHTS if wants_weights else None
 
 
 def _changed(model: Any) -> Enabled:
@@ -86,8 +93,11 @@ def _changed(model: Any) -> Enabled:
         attention = (
             model.config._attn_implementation in _DEFAULTS and model._can_set_attn_implementation()
         )
-        return enable_model(model, attention=attention, norms=False, rotary=False, gated=False)
+        enabled = enable_model(model, attention=attention, norms=False, rotary=False, gated=False)
+        tell_once(_SERVED)
+        return enabled
     except Exception as error:
         # The program did not ask for a change: it must not fail for it.
+        tell(Event(GENERATE, LEFT, why=f"tritune fails ({error})"))
         warnings.warn(f"generate runs as without tritune: {error}", stacklevel=5)
         return Enabled()

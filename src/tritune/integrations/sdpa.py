@@ -9,12 +9,18 @@ import torch
 from torch.nn import functional
 
 import tritune.ops.attention  # noqa: F401  (defines the op)
-from tritune.integrations.covered import covers
+from tritune.integrations.covered import covers, differentiates
 from tritune.integrations.enabled import Enabled
 from tritune.ops.autocast import autocast, autocasts
+from tritune.tuning.run_log import ATTENTION, LEFT, SERVED, Event, tell_once
 
 _attention: Any = torch.ops.tritune.attention.default
 _torch_sdpa = functional.scaled_dot_product_attention
+#: What is said of calls at the end of `tritune run`.
+_SERVED = Event(ATTENTION, SERVED)
+_DROPOUT = Event(ATTENTION, LEFT, why="there is dropout")
+_GRADIENTS = Event(ATTENTION, LEFT, why="gradients are needed")
+_UNKNOWN = Event(ATTENTION, LEFT, why="the kernels do not know its shapes, dtypes or mask")
 
 
 def sdpa(
@@ -32,7 +38,10 @@ def sdpa(
     The arguments and the result are torch's: causal attention has its first query at the first key.
     Dropout, gradients, dtypes and shapes that the kernels do not know are left to torch.
     """
-    if not _serves(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+    serves = _serves(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if not torch.compiler.is_compiling():
+        tell_once(_SERVED if serves else _left((query, key, value, attn_mask), dropout_p))
+    if not serves:
         return _torch_sdpa(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
             scale=scale, enable_gqa=enable_gqa,
@@ -78,6 +87,13 @@ def _serves(
         and (mask is None or _serves_mask(mask, q, k, causal))
         and all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in (q, k, v))
     )
+
+
+def _left(tensors: tuple[torch.Tensor | None, ...], dropout: float) -> Event:
+    """What is said of a call that is left to torch."""
+    if dropout:
+        return _DROPOUT
+    return _GRADIENTS if differentiates(*tensors) else _UNKNOWN
 
 
 def _serves_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:

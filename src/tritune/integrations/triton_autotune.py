@@ -9,6 +9,7 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -95,7 +96,16 @@ def _adopt(autotuner: Any) -> Any:
             RuntimeWarning,
             stacklevel=3,
         )
+        _tell_left(autotuner, error)
         return _AsTriton(autotuner)
+
+
+def _tell_left(autotuner: Any, error: Exception) -> None:
+    with contextlib.suppress(Exception):
+        from tritune.tuning.run_log import LEFT, Event, tell
+
+        name = autotuner.base_fn.__qualname__
+        tell(Event(name, LEFT, why=f"{type(error).__name__}: {error}"))
 
 
 class _AsTriton:

@@ -29,6 +29,7 @@ from tritune.tuning.call_case import open_case
 from tritune.tuning.call_folder import CallToTune, WrittenCase, write_case
 from tritune.tuning.effort import EFFORTS, whole_list
 from tritune.tuning.portable import PortableError, code_digest
+from tritune.tuning.run_log import tell_tuned
 
 if TYPE_CHECKING:
     from tritune.tuning.in_process import Times
@@ -139,6 +140,8 @@ def tune_written(question: Question, written: WrittenCase, store: Store) -> Tune
     with shared_crew(settings) as crew:
         tune_case(job, store, run, settings, crew=crew)
     trials = [t for t in store.trials(question.task) if t.config in question.points]
+    failures = [f"{t.config} ({t.failure}): {t.message}" for t in trials if t.failure]
+    tell_tuned(question.kernel.name, len(trials), failures)
     winner = decide(trials, store.started())
     if winner is None:
         reasons = sorted({f"{t.failure}: {t.message}".partition("\n")[0] for t in trials})

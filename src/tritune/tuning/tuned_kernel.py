@@ -37,6 +37,7 @@ from tritune.tuning.launches import Call, innermost, stack_of
 from tritune.tuning.portable import PortableError
 from tritune.tuning.process import WorkerError
 from tritune.tuning.recorded_calls import record_call
+from tritune.tuning.run_log import KNOWN, RECORDED, UNTUNED, Event, tell, tell_tuned
 from tritune.tuning.triton_configs import Offer, offer_of_list, offer_of_space
 from tritune.tuning.tune_call import (
     Question,
@@ -161,6 +162,8 @@ class TunedKernel:
         if mode in _NEVER_TUNES:
             if mode == "record":
                 self._record(question, wanted)
+            else:
+                tell(Event(question.kernel.name, UNTUNED))
             return self._settle(key, offer.triton_config(answer_without_tuning(question, source)))
         if mode == "background":
             return self._tuned_later(key, question, offer, wanted)
@@ -241,6 +244,8 @@ class TunedKernel:
         if found is None:
             found = tune_call(question, wanted(), store)
             self.owner.bench_time = time.monotonic() - started
+        else:
+            tell(Event(question.kernel.name, KNOWN))
         point = question.default if found is None else found.winner.config
         config = self._settle(key, offer.triton_config(point))
         if found is not None:
@@ -260,7 +265,9 @@ class TunedKernel:
         """The best answer there is now; a better one takes its place when it is found."""
         store = process_store()
         point = answer_without_tuning(question)
-        if known(question, store) is None:
+        if known(question, store) is not None:
+            tell(Event(question.kernel.name, KNOWN))
+        else:
             # The arguments are copied now: soon they will hold something else.
             block = ExitStack()
             written = block.enter_context(written_call(wanted()))
@@ -275,12 +282,17 @@ class TunedKernel:
         return self._settle(key, offer.triton_config(point))
 
     def _record(self, question: Question, wanted: Callable[[], CallToTune]) -> None:
-        store = process_store()
-        if known(question, store) is None:
-            try:
-                record_call(question, wanted(), store)
-            except TrituneError as error:
-                warn_once(f"{question.kernel.name} cannot be recorded: {error}")
+        store, name = process_store(), question.kernel.name
+        if known(question, store) is not None:
+            tell(Event(name, KNOWN))
+            return
+        try:
+            record_call(question, wanted(), store)
+        except TrituneError as error:
+            tell(Event(name, UNTUNED))
+            warn_once(f"{name} cannot be recorded: {error}")
+        else:
+            tell(Event(name, RECORDED))
 
     def _settle(self, key: tuple[Any, ...], config: triton.Config) -> triton.Config:
         self.owner.cache[key] = config
@@ -325,6 +337,7 @@ class TunedKernel:
         owner.nargs = dict(zip(owner.arg_names, args, strict=False))
         configs = owner.prune_configs(kwargs)
         if len(configs) == 1 or _mode() in _NEVER_TUNES:
+            tell(Event(name, UNTUNED))
             return self._settle(key, configs[0])
         warn_once(
             f"{name} is tuned within this process, as triton.autotune does it, because worker "
@@ -333,6 +346,8 @@ class TunedKernel:
         started = time.monotonic()
         times = race_in_process(owner, configs, args, kwargs)
         owner.bench_time = time.monotonic() - started
+        failed = [str(config) for config in configs if config not in times.once]
+        tell_tuned(name, len(configs), failed)
         owner.configs_timings = {
             each: quantiles_ms(times.final.get(each) or [times.once.get(each, math.inf)])
             for each in configs
