@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """' (did you mean X?)', if there is an X like it."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def not_allowed(what: str, given: str, allowed: Iterable[str]) -> str:
+    """What is said of a word that is not among those that are allowed."""
+    return f"{what} {given!r}{nearest(given, allowed)}, allowed: {', '.join(allowed)}"
+
 
 class TrituneError(Exception):
     """The base of every error that tritune raises on purpose."""

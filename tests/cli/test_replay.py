@@ -91,6 +91,7 @@ def test_a_prior_with_other_parameters_is_no_help_and_says_so(
     ("arguments", "reason"),
     [
         (["--strategy", "lucky"], "strategy 'lucky', allowed: "),
+        (["--strategy", "randm"], "strategy 'randm' (did you mean random?)"),
         (["--seeds", "0"], "seeds"),
         (["nowhere.t4.json"], "nowhere.t4.json"),
     ],

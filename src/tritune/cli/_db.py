@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from tritune.cli import _db_display as display
+from tritune.errors import nearest
 from tritune.store import FormatError, MissingStoreError, Store, StoreError
 from tritune.store.contents import contents
 from tritune.store.export import to_text
@@ -54,7 +55,7 @@ def show_kernel(kernel: str, store: str | None, as_json: bool) -> None:
         if not found:
             known = sorted({task.kernel for task in opened.tasks()})
             raise typer.BadParameter(
-                f"the store has nothing of the kernel {kernel!r}; "
+                f"the store has nothing of the kernel {kernel!r}{nearest(kernel, known)}; "
                 f"it knows {', '.join(known) or 'none yet: tritune tune fills it'}"
             )
         learned = display.learned_policies(opened, found)

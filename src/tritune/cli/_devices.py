@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tritune.errors import not_allowed
+
 if TYPE_CHECKING:
     import torch
 
@@ -19,7 +21,7 @@ def torch_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise typer.BadParameter(f"device {name!r}, allowed: cpu, cuda, cuda:N") from None
+        raise typer.BadParameter(not_allowed("device", name, ("cpu", "cuda", "cuda:N"))) from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("torch sees no GPU here: run this on the machine that has it")
     return device

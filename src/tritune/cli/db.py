@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from tritune.errors import not_allowed
+
 FORMATS = ("json", "python", "dejavu", "t4", "vllm-moe")
 
 app = typer.Typer(
@@ -81,7 +83,7 @@ def export_store(
     from tritune.cli import _db
 
     if format not in FORMATS:
-        raise typer.BadParameter(f"the format {format!r} is none of {', '.join(FORMATS)}")
+        raise typer.BadParameter(not_allowed("format", format, FORMATS))
     if format == "json":
         _db.export_json(output, winners, kernel, store)
     elif format == "python" and not winners:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from tritune.errors import not_allowed
+
 if TYPE_CHECKING:
     from tritune.store.formats.recorded import Recorded
     from tritune.tuning.replay import Curve
@@ -120,11 +122,9 @@ def _at_budgets(curves: Sequence[Curve]) -> dict[str, float]:
 def _strategies(given: Sequence[str] | None) -> list[str]:
     from tritune.tuning.search import STRATEGIES
 
-    unknown = [name for name in given or () if name not in STRATEGIES]
-    if unknown:
-        raise typer.BadParameter(
-            f"strategy {', '.join(map(repr, unknown))}, allowed: {', '.join(STRATEGIES)}"
-        )
+    for name in given or ():
+        if name not in STRATEGIES:
+            raise typer.BadParameter(not_allowed("strategy", name, STRATEGIES))
     return list(dict.fromkeys(given or STRATEGIES))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from tritune.errors import not_allowed
+
 
 @dataclass(frozen=True)
 class Cpu:
@@ -72,8 +74,7 @@ def resolve(arch: str) -> Cpu:
     if arch in (here.name, *_HOST):
         return here
     if arch not in _LEVELS:
-        names = ", ".join([here.name, *_LEVELS])
-        raise ValueError(f"unknown CPU architecture {arch!r}; known here: {names}")
+        raise ValueError(not_allowed("unknown CPU architecture", arch, [here.name, *_LEVELS]))
     family, name, vector_bits, _ = _LEVELS[arch]
     return Cpu(_triple(family), name, "", vector_bits)
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tritune.errors import nearest
 from tritune.targets.target import Target, TargetError
 
 
@@ -83,7 +84,8 @@ def limits_of(target: Target) -> Limits:
     names = ", ".join(map(str, known))
     if target.family == "cpu":
         raise TargetError(f"{target} has no limits that are known beforehand, only GPUs: {names}")
-    raise TargetError(f"nothing is known of {target}: known are {names}")
+    meant = nearest(str(target), map(str, known))
+    raise TargetError(f"nothing is known of {target}{meant}: known are {names}")
 
 
 def known_targets() -> tuple[Target, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tritune.errors import TrituneError
+from tritune.errors import TrituneError, nearest
 from tritune.space import FAMILIES
 
 
@@ -21,9 +21,10 @@ class Target:
     @staticmethod
     def parse(text: str) -> Target:
         family, _, arch = text.partition(":")
+        meant = "" if family in FAMILIES else nearest(family, FAMILIES)
         if family not in FAMILIES or not arch or (family == "cuda" and not arch.isdigit()):
             raise TargetError(
-                f"{text!r} is no target: write a family and an architecture, "
+                f"{text!r} is no target{meant}: write a family and an architecture, "
                 "such as cuda:90, hip:gfx942 or cpu:x86-64-v4"
             )
         return Target(family, int(arch) if family == "cuda" else arch)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tritune.errors import TrituneError
+from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 from tritune.workloads.attention import Attention
 from tritune.workloads.attention_varlen import AttentionVarlen
-from tritune.workloads.fields import nearest
 from tritune.workloads.gated import GeluMul, SiluMul
 from tritune.workloads.linear import Linear, LinearQuantized
 from tritune.workloads.paged_attention import PagedAttention

@@ -6,12 +6,11 @@ What is missing gets a default, what is misspelt an error that names the nearest
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tritune.errors import TrituneError
+from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -20,12 +19,6 @@ _SHORT_DTYPES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16"
 
 class ProblemError(TrituneError):
     """A problem that a workload does not have."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', if there is an X like it."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def types_of(problem: type[Problem]) -> dict[str, type]:
@@ -79,8 +72,9 @@ def wrong_values(
         if type(value) is not kind:
             reasons.append(f"{name} is {value!r}, allowed: {kind.__name__}")
         elif name in allowed and value not in allowed[name]:
-            known = ", ".join(map(str, allowed[name]))
-            reasons.append(f"{name} is {value}, allowed: {known}")
+            known = [*map(str, allowed[name])]
+            meant = nearest(str(value), known)
+            reasons.append(f"{name} is {value}{meant}, allowed: {', '.join(known)}")
         elif isinstance(value, int) and value < 0:
             reasons.append(f"{name} is {value}, allowed: 0 and more")
         elif kind is int and value == 0 and name not in may_be_zero:

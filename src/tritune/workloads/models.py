@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from tritune.errors import TrituneError
-from tritune.workloads.fields import nearest
+from tritune.errors import TrituneError, nearest
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tritune.errors import TrituneError
+from tritune.errors import TrituneError, not_allowed
 from tritune.kernels.kernel import Problem
 from tritune.ops.quantize import GROUPS
 from tritune.workloads.catalog import WORKLOADS, workload_named
@@ -90,7 +90,7 @@ def problems_of(
     Without ops, all that the model uses. What does not fit into the device's memory is left out.
     """
     if effort not in EFFORTS:
-        raise TrituneError(f"effort is {effort!r}, allowed: {', '.join(EFFORTS)}")
+        raise TrituneError(not_allowed("effort", effort, EFFORTS))
     kind = torch.device(device).type
     chosen = [workload_named(op).name for op in ops] if ops is not None else list(WORKLOADS)
     found: dict[tuple[str, Problem], None] = {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tritune.errors import TrituneError
+from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 from tritune.workloads.catalog import workload_named
-from tritune.workloads.fields import nearest
 from tritune.workloads.models import PRESETS, Model
 
 #: An op and the fields of a problem that differ from the op's defaults.
