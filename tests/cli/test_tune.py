@@ -85,10 +85,14 @@ def test_an_interrupted_run_ends_cleanly_and_goes_on_later(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("atention",), "op atention, allowed: "),
-        (("--effort", "maximal"), "effort 'maximal', allowed: quick, normal, full"),
-        (("--device", "tpu"), "device 'tpu', allowed: cpu, cuda, cuda:N"),
-        (("--strategy", "magic"), "strategy 'magic', allowed: "),
+        (("atention",), "no op 'atention' (did you mean attention?); there are: "),
+        (("--effort", "ful"), "effort 'ful' (did you mean full?), allowed: quick, normal, full"),
+        (("--suite", "norm"), "no suite 'norm' (did you mean norms?)"),
+        (("--dtype", "flot32"), "dtype is flot32 (did you mean float32?)"),
+        (("--strategy", "loacl"), "strategy 'loacl' (did you mean local?)"),
+        (("--recorded",), "no problem is recorded for cpu in "),
+        (("linear", "--suite", "norms"), "there is no problem of linear in what was asked for"),
+        (("--device", "cdua"), "device 'cdua' (did you mean cuda?), allowed: cpu, cuda, cuda:N"),
         (("--budget", "0"), "budget 0, allowed: more than 0 seconds"),
         (("--model", "llama-99"), "llama-99"),
         (("rms_norm", "--problem", "rowz=3"), "rowz"),

@@ -124,9 +124,9 @@ def table(
     rows: Sequence[Tuned],
     location: str,
     seconds: float,
-    interrupted: bool,
     asked: int,
     learned: Sequence[str],
+    new: int,
 ) -> None:
     """The table default / tuned / vendor, what was learned for other problems, what was stored."""
     # A pipe or a file gets whole lines; a terminal wraps at its width.
@@ -144,7 +144,13 @@ def table(
         console.print("for problems that were not tuned:")
     for line in learned:
         console.print(f"  {escape(line)}", soft_wrap=True)
-    _summary(console, rows, location, seconds, interrupted, asked)
+    _summary(console, rows, location, seconds, asked, new)
+
+
+def interruption(done: int, asked: int, new: int, location: str) -> str:
+    """What is said last when the user has interrupted."""
+    stored = f"{new} new trials are stored in {location}" if new else "nothing was measured yet"
+    return f"interrupted after {done} of {asked} problems, {stored}: run it again to go on"
 
 
 def _cells(row: Tuned) -> list[str]:
@@ -175,8 +181,8 @@ def _summary(
     rows: Sequence[Tuned],
     location: str,
     seconds: float,
-    interrupted: bool,
     asked: int,
+    new: int,
 ) -> None:
     won = [row.outcome.winner for row in rows if row.outcome.winner is not None]
     gains = [winner.speedup for winner in won if winner.speedup]
@@ -192,7 +198,6 @@ def _summary(
         words.append(f"{_geomean(ahead):.2f}x the vendor's library")
     if words:
         console.print(f"geometric mean: {', '.join(words)}")
-    new = sum(row.outcome.new_trials for row in rows)
     if rows and new == 0:
         console.print(f"everything was known already: nothing was measured ({seconds:.1f} s)")
     else:
@@ -202,11 +207,6 @@ def _summary(
         console.print(
             f"[yellow]{late} of {asked} problems were not begun[/]: run it again to go on, "
             "or with a larger --budget"
-        )
-    if interrupted:
-        console.print(
-            f"[yellow]interrupted after {len(rows)} of {asked} problems[/]: "
-            "what was measured is stored; run it again to go on"
         )
 
 

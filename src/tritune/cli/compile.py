@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tritune.cli._interrupted import STATUS, finish_in_peace
 
 if TYPE_CHECKING:
     from tritune.screening.screen import Screened
@@ -68,8 +71,8 @@ def command(
     and can be taken to the machine with the device in a pack, for `tritune tune --pack`. What was
     compiled before is not compiled again: interrupt it, and run it again to go on.
     """
+    from tritune.cli._counting_store import CountingStore
     from tritune.screening.crew import default_jobs
-    from tritune.store import Store
 
     if jobs is not None and jobs < 1:
         raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
@@ -77,25 +80,31 @@ def command(
         raise typer.BadParameter("--explain is for people: it excludes --json and --output")
     count = _count(space)
     subjects = _subjects(op, problem or [], model, dtype, effort, _targets(target))
-    with Store(store) as opened:
+    found: list[Screened] = []
+    with CountingStore(store) as opened:
         if explain is not None:
             _explain(subjects, explain, opened)
             return
-        found = _screen_all(subjects, opened, count, jobs or default_jobs(), output, as_json)
+        try:
+            _screen_all(found, subjects, opened, count, jobs or default_jobs(), output, as_json)
+        except KeyboardInterrupt:
+            finish_in_peace()
+            _interrupted(found, len(subjects), opened, as_json)
+            raise typer.Exit(STATUS) from None
     if as_json:
         print(json.dumps(as_document(found), indent=2))
 
 
 def _screen_all(
-    subjects: Sequence[Subject], store: Any, count: int | None, jobs: int, output: Path | None,
-    quiet: bool,
-) -> list[Screened]:  # fmt: skip
+    found: list[Screened], subjects: Sequence[Subject], store: Any, count: int | None, jobs: int,
+    output: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Screen one after the other into `found`; whoever interrupts has those that are done."""
     from tritune.cli._compile_display import Display, packed, table
     from tritune.screening.packing import make_parts_folder, pack_up
     from tritune.screening.screen import screen
 
     keep = None if output is None else make_parts_folder(output)
-    found = []
     with Display(len(subjects), quiet) as display:
         for subject in subjects:
             display.begin(subject)
@@ -107,7 +116,19 @@ def _screen_all(
         table(found)
         if output is not None:
             packed(output, configs)
-    return found
+
+
+def _interrupted(found: Sequence[Screened], asked: int, store: Any, quiet: bool) -> None:
+    """Say what was done before the user interrupted."""
+    from tritune.cli._compile_display import table
+
+    if found and not quiet:
+        table(found)
+    print(
+        f"interrupted after {len(found)} of {asked} screenings, {store.new_builds} configs were "
+        f"compiled and are stored in {store.location}: run it again to go on",
+        file=sys.stderr if quiet else sys.stdout,
+    )
 
 
 def as_document(found: Sequence[Screened]) -> dict[str, Any]:

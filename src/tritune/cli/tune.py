@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tritune.cli._interrupted import STATUS, finish_in_peace
+from tritune.errors import TrituneError, not_allowed
+
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.pack.contents import Section
@@ -77,8 +80,8 @@ def command(
     Configs are compiled in parallel, checked against a reference and measured in a process of
     their own. What is known already is not measured again: interrupt it, and run it again to go on.
     """
-    from tritune.cli._tune_display import Display, table
-    from tritune.store import Store
+    from tritune.cli._counting_store import CountingStore
+    from tritune.cli._tune_display import Display, interruption, table
     from tritune.tuning.recorded_calls import tune_recorded_calls
     from tritune.workloads.tuning import Tuned, tune_all
 
@@ -90,11 +93,13 @@ def command(
     where = request.torch_device
     rows: list[Tuned] = []
     interrupted = False
-    with Store(store) as opened:
+    with CountingStore(store) as opened:
         sections = request.sections()
         work = request.problems(opened, sections)
         calls = request.calls(opened)
         asked = len(work) + len(calls)
+        if not asked:
+            raise TrituneError(request.why_nothing(opened.location))
         with Display(asked, budget, quiet=as_json) as display:
             command = " ".join(["tritune", *sys.argv[1:]])
             watching = (display.begin, display.update)
@@ -109,14 +114,18 @@ def command(
                     display.end(outcome)
             except KeyboardInterrupt:
                 interrupted = True
-        location, learned = opened.location, _learned(opened, rows, where)
+                finish_in_peace()
+        learned = [] if interrupted else _learned(opened, rows, where)
+        location, new = opened.location, opened.new_trials
     seconds = time.monotonic() - started
     if as_json:
         print(json.dumps(as_document(where, rows, seconds), indent=2))
-    else:
-        table(rows, location, seconds, interrupted, asked, learned)
+    elif rows:
+        table(rows, location, seconds, asked, learned, new)
     if interrupted:
-        raise typer.Exit(130)
+        words = interruption(len(rows), asked, new, location)
+        print(words, file=sys.stderr if as_json else sys.stdout)
+        raise typer.Exit(STATUS)
 
 
 def _learned(store: Any, rows: Sequence[Tuned], device: Any) -> list[str]:
@@ -163,13 +172,10 @@ class _Request:
         return {} if self.pack is None else unpack(self.pack, self.torch_device, self.ops)
 
     def _check(self) -> None:
-        from tritune.workloads.catalog import WORKLOADS
+        from tritune.workloads.catalog import workload_named
 
-        unknown = [op for op in self.ops if op not in WORKLOADS]
-        if unknown:
-            raise typer.BadParameter(
-                f"op {', '.join(unknown)}, allowed: {', '.join(sorted(WORKLOADS))}"
-            )
+        for op in self.ops:
+            workload_named(op)
         named = (self.model, self.suite, self.pack)
         ways = (self.recorded, bool(self.texts), *(way is not None for way in named))
         if sum(ways) > 1:
@@ -204,6 +210,16 @@ class _Request:
         )
         return [(WORKLOADS[name], each) for name, each in found]
 
+    def why_nothing(self, location: str) -> str:
+        """What is said if there is no problem to tune."""
+        of_ops = f" of {', '.join(self.ops)}" if self.ops else ""
+        if self.recorded:
+            return (
+                f"no problem{of_ops} is recorded for {self.torch_device} in {location}: run a "
+                "program with `tritune run --record SCRIPT`, or with TRITUNE_MODE=record"
+            )
+        return f"there is no problem{of_ops} in what was asked for"
+
     def calls(self, store: Any) -> list[RecordedCall]:
         """The calls of other kernels that programs have met: see `tritune run --record`."""
         from tritune.tuning.recorded_calls import recorded_calls
@@ -222,9 +238,9 @@ def _settings(
     from tritune.tuning.tuner import Settings
 
     if effort not in EFFORTS:
-        raise typer.BadParameter(f"effort {effort!r}, allowed: {', '.join(EFFORTS)}")
+        raise typer.BadParameter(not_allowed("effort", effort, EFFORTS))
     if strategy is not None and strategy not in STRATEGIES:
-        raise typer.BadParameter(f"strategy {strategy!r}, allowed: {', '.join(STRATEGIES)}")
+        raise typer.BadParameter(not_allowed("strategy", strategy, STRATEGIES))
     if jobs is not None and jobs < 1:
         raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
     if budget is not None and not budget > 0:

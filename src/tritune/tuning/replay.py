@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from tritune.space import Listed
 from tritune.store.formats.recorded import Recorded
@@ -106,11 +108,28 @@ def _run(jobs: Sequence[Job], wanted: Sequence[_Wanted]) -> Iterator[Curve]:
         return
     # A fresh interpreter, because a fork of a process with threads may hang.
     context = get_context("spawn")
+    others = set(active_children())
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(jobs,))
     try:
-        yield from pool.map(_curve, wanted)
+        # A terminal interrupts children too. Theirs is blocked from birth: this process decides.
+        with _without_interrupts():
+            curves = pool.map(_curve, wanted)
+        yield from curves
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _without_interrupts():
+            for child in set(active_children()) - others:
+                child.kill()  # else this process, interrupted, would wait for what they are doing
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Put an interrupt off until the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(jobs: Sequence[Job]) -> None:
