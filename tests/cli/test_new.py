@@ -64,7 +64,15 @@ def test_its_benchmark_tunes_and_measures(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("two words", "no Python name"), ("class", "no Python name"), ("row_softmax", "exists")],
+    [
+        ("two words", "no Python name"),
+        ("class", "no Python name"),
+        ("row_softmax", "exists"),
+        ("torch", "'torch' is a module already"),
+        ("tritune", "'tritune' is a module already"),
+        ("json", "'json' is a module already"),
+        ("antigravity", "'antigravity' is a module already"),
+    ],
 )
 def test_mistakes_are_one_line(
     name: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -72,3 +80,4 @@ def test_mistakes_are_one_line(
     assert main(["new", name, "--into", str(folder)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["row_softmax"]

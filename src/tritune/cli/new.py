@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import keyword
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +32,11 @@ def command(
     folder = into / name
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists: choose another name, or move it away")
+    taken = _module_of(name)
+    if taken is not None:
+        raise typer.BadParameter(
+            f"{name!r} is a module already, {taken}, which the kernel would hide: choose another"
+        )
     try:
         written = _write(folder, name)
     except OSError as error:
@@ -41,6 +49,19 @@ def command(
         f"  python -m {name}.benchmark     is it fast?\n"
         f"Then put your own formula into reference.py and kernel.py."
     )
+
+
+def _module_of(name: str) -> str | None:
+    """Where the module of this name is that Python would import here; None if there is none."""
+    if name in sys.stdlib_module_names:
+        return "of Python's own"
+    if name in sys.modules:
+        return str(getattr(sys.modules[name], "__file__", name))
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            return f"{spec.origin or spec.name}"
+    return None
 
 
 def _write(folder: Path, name: str) -> list[Path]:
