@@ -31,7 +31,7 @@ class Setting:
         if self.mode == "pinned" and self.pinned is None:
             raise ModeError(
                 "mode 'pinned' needs the reviewed file: give its path as pinned=..., or in "
-                f"{env.PINNED.name}; `tritune db export --winners FILE` writes one"
+                f"{env.PINNED.name}; `tritune db export --winners -o FILE` writes one"
             )
         if self.mode not in ("pinned", "serve") and self.pinned is not None:
             raise ModeError(f"mode {self.mode!r} reads no reviewed file: pinned and serve do")
