@@ -130,6 +130,19 @@ def test_a_package_that_fails_to_import_is_one_line_with_a_remedy(
     assert all(p["remedy"] and "\n" not in p["what"] for p in document["problems"])
 
 
+def test_the_package_whose_import_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import sympathy\n")
+    path = package_that_fails(tmp_path, "sympathy", "raise OSError('half installed')")
+    status, document = doctor(PYTHONPATH=path)
+    assert status == 1
+    problem = next(p for p in document["problems"] if "sympathy" in p["what"])
+    assert problem["what"] == (
+        "torch cannot be imported, for sympathy fails: OSError: half installed"
+    )
+    assert problem["remedy"] == "reinstall it: pip install --force-reinstall sympathy"
+
+
 @pytest.mark.parametrize("name", ["triton", "torch", "llvmlite", "numpy"])
 def test_a_missing_package_is_named(name: str, tmp_path: Path) -> None:
     path = package_that_fails(

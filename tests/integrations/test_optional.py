@@ -54,6 +54,35 @@ def spoil(folder: Path, case: str) -> str:
     return reason
 
 
+def test_the_package_whose_import_fails_is_the_one_to_mend(tmp_path: Path) -> None:
+    """As with a torchvision for another torch, which transformers imports."""
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text(
+        "__version__ = '5.22.2'\n"
+        "try:\n    import torchvision\n"
+        "except Exception as error:\n    raise RuntimeError('a lazy import failed') from error\n"
+    )
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "import torch\ntorch.library.register_fake('torchvision::nms')(lambda boxes: boxes)\n"
+        "torch.ops.torchvision.nms\n"
+    )
+    about = tmp_path / "torchvision-0.20.1.dist-info"
+    about.mkdir()
+    requires = (
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.20.1\nRequires-Dist: torch==2.5.1\n"
+    )
+    (about / "METADATA").write_text(requires)
+    (about / "RECORD").write_text("torchvision/__init__.py,,\n")
+    run = python(tmp_path, "-m", "tritune.cli.main", "doctor", "--json")
+    (problem,) = json.loads(run.stdout)["problems"]
+    assert "the import of torchvision fails, " in problem["what"]
+    assert (
+        "torchvision 0.20.1 has requirement torch==2.5.1, but you have torch" in problem["remedy"]
+    )
+    assert "transformers" not in problem["remedy"]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_doctor_has_one_line_for_it(case: str, tmp_path: Path) -> None:
     reason = spoil(tmp_path, case)

@@ -24,6 +24,7 @@ from tritune.cli._examination import (
 )
 from tritune.cli._examine_optional import examine_optional
 from tritune.cli._machine import physical_cores, triton_cache, usable_threads
+from tritune.integrations.blame import blame
 from tritune.targets.host import cpu_model
 
 _SELF_TEST_SECONDS = 120
@@ -81,6 +82,11 @@ def _load(name: str, problems: list[Problem]) -> ModuleType | None:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             problems.append(Problem("error", f"{name} is not installed", _INSTALL[name]))
+            return None
+        blamed = blame(error, name)
+        if blamed.package != name:
+            what = f"{name} cannot be imported, for {blamed.package} fails: {blamed.error}"
+            problems.append(Problem("error", what, blamed.remedy))
             return None
         remedy = f"reinstall it: {_INSTALL[name]} --force-reinstall"
         if name == "triton":

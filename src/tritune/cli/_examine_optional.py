@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import subprocess
 import sys
 
@@ -12,12 +13,15 @@ from tritune.integrations.optional import DEPENDENCIES, Dependency, is_installed
 _SECONDS = 120
 # Importing a broken package may do anything, so it is done in a process of its own.
 _TRIAL = """
-import importlib, sys
+import importlib, json, sys
 from tritune.errors import TrituneError
+from tritune.integrations.optional import BrokenDependencyError
 try:
     importlib.import_module(sys.argv[1])
+except BrokenDependencyError as error:
+    sys.exit(json.dumps([error.reason, error.remedy]))
 except TrituneError as error:
-    sys.exit(" ".join(str(error).split()))
+    sys.exit(json.dumps([str(error), ""]))
 """
 
 
@@ -35,14 +39,16 @@ def _examine(dependency: Dependency, problems: list[Problem]) -> OptionalPackage
         version: str | None = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         version = None
-    reason = _failure(dependency)
+    reason, remedy = _failure(dependency)
     if reason is not None:
-        problems.append(Problem("warning", reason, dependency.remedy))
+        problems.append(Problem("warning", reason, remedy or dependency.remedy))
     return OptionalPackage(name, version, serves, reason is None, reason)
 
 
-def _failure(dependency: Dependency) -> str | None:
-    """Why the module that needs the package cannot be imported, in one line."""
+def _failure(dependency: Dependency) -> tuple[str | None, str]:
+    """Why the module that needs the package cannot be imported, in one line, and the remedy if it
+    is another than for the package itself.
+    """
     try:
         run = subprocess.run(
             [sys.executable, "-c", _TRIAL, dependency.module],
@@ -51,9 +57,14 @@ def _failure(dependency: Dependency) -> str | None:
             timeout=_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{dependency.name} was not examined: {type(error).__name__}"
+        return f"{dependency.name} was not examined: {type(error).__name__}", ""
     if run.returncode == 0:
-        return None
+        return None, ""
     lines = run.stderr.strip().splitlines()
     last = lines[-1] if lines else f"exit status {run.returncode}"
-    return last if dependency.name in last else f"{dependency.name} fails: {last}"
+    try:
+        reason, remedy = json.loads(last)
+    except ValueError:  # whatever ended the process, it was not said by tritune
+        reason, remedy = last, ""
+    reason = " ".join(reason.split())
+    return reason if dependency.name in reason else f"{dependency.name} fails: {reason}", remedy

@@ -9,7 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tritune.integrations.blame import Blame, blame
 from tritune.integrations.errors import IntegrationError
+
+
+class BrokenDependencyError(IntegrationError):
+    """A package is there and cannot be imported, for its own fault or that of one it imports."""
+
+    def __init__(self, dependency: Dependency, blamed: Blame) -> None:
+        own = blamed.package == dependency.name
+        self.remedy = f"{dependency.remedy} --force-reinstall" if own else blamed.remedy
+        why = blamed.error if own else f"the import of {blamed.package} fails, {blamed.error}"
+        self.reason = f"{dependency.name} cannot be imported for {dependency.module} ({why})"
+        super().__init__(f"{self.reason}: {self.remedy}")
 
 
 @dataclass(frozen=True)
@@ -69,9 +81,4 @@ def importing(dependency: Dependency) -> Iterator[None]:
             raise IntegrationError(
                 f"{name} is not installed; {dependency.module} needs it: {dependency.remedy}"
             ) from None
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise IntegrationError(
-            f"{name} cannot be imported for {dependency.module} "
-            f"({type(error).__name__}: {first}): reinstall it with {dependency.remedy} "
-            "--force-reinstall"
-        ) from error
+        raise BrokenDependencyError(dependency, blame(error, name)) from error
