@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -59,3 +60,39 @@ def test_every_requirement_is_pinned() -> None:
         for requirement in metadata.requires("tritune") or []
     }
     assert required <= pinned
+
+
+#: What pip calls packages whose modules have other names.
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+#: The packages that only some parts import, and the group of optional dependencies of each; vLLM
+#: loads the part that imports it.
+OPTIONAL = {"transformers": "hf", "pytest": "dev", "vllm": None}
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["optional-dependencies"]
+    required, optional = _names(project["dependencies"]), {g: _names(groups[g]) for g in groups}
+    missing = set()
+    for module in _imported() - set(sys.stdlib_module_names) - {"tritune"}:
+        name = DISTRIBUTIONS.get(module, module)
+        group = OPTIONAL.get(module)
+        declared = name in (required if module not in OPTIONAL else optional.get(group, {name}))
+        missing |= set() if declared else {name}
+    assert missing == set()
+
+
+def _names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^A-Za-z0-9_.-]", each)[0].lower() for each in requirements}
+
+
+def _imported() -> set[str]:
+    """The first part of every module's name that a file of the package imports."""
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - {"KERNEL"}
