@@ -52,10 +52,10 @@ def errors(document: dict[str, Any]) -> list[str]:
 
 
 def package_that_fails(folder: Path, name: str, statement: str) -> str:
-    """A folder for PYTHONPATH in which importing `name` runs `statement`."""
+    """A PYTHONPATH on which importing `name` runs `statement`."""
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text(f"{statement}\n")
-    return str(folder)
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 @pytest.fixture(scope="module")
