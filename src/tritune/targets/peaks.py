@@ -1,0 +1,225 @@
+"""Loops that do one thing only, generated for a CPU: multiply in registers, read memory, copy it.
+
+A library's matrix product does not show what a CPU can do, for the library may be written for other
+CPUs. These loops are the kernels of the roofline's measurements. Each function returns the text of
+an LLVM module with one program, to be run as a grid on all threads of a launch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.ir as ll
+
+from tritune.cpu import codegen, loader
+from tritune.cpu.entry import emit_launch
+from tritune.cpu.features import Cpu
+
+_I8, _I32, _I64, _PTR, _VOID = (
+    ll.IntType(8),
+    ll.IntType(32),
+    ll.IntType(64),
+    ll.PointerType(),
+    ll.VoidType(),
+)
+_FLOAT, _HALF = ll.FloatType(), ll.HalfType()
+
+#: Bytes of a cache line, and of the widest vector.
+LINE = 64
+#: Independent sums: more than an instruction's latency needs, and each with a register of its own,
+#: of 32 or of 16.
+_SUMS, _SUMS_OF_16_REGISTERS = 24, 12
+#: Vectors that the data of `multiplying` begins with: both factors, and the first values of sums.
+OPERANDS = 2 + _SUMS
+
+
+class _BFloat(ll.Type):
+    """LLVM's own bf16, which its intrinsics take."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+@dataclass(frozen=True)
+class MultiplyAdd:
+    """An instruction that multiplies vectors and adds the products to another."""
+
+    #: LLVM's intrinsic; None stands for a multiplication and an addition.
+    intrinsic: str | None
+    #: The types of the sum and of both factors.
+    total: Any
+    factor: Any
+    #: Multiplications and additions in one.
+    flops: int
+
+    def emit(self, b: Any, x: Any, y: Any, total: Any) -> Any:
+        if self.intrinsic is None:
+            # The product of the factors alone would be computed once, before the loop.
+            return b.fadd(b.fmul(total, x), y)
+        args = [x, y, total] if self.intrinsic.startswith("llvm.fma") else [total, x, y]
+        return _call(b, self.intrinsic, self.total, args)
+
+
+def multiply_adds(cpu: Cpu) -> Mapping[str, MultiplyAdd]:
+    """The instruction with the most operations for each dtype that has one; float32 always has."""
+    lanes, on_arm = cpu.vector_bits // 32, cpu.arch == "aarch64"
+    wide, halves = ll.VectorType(_FLOAT, lanes), ll.VectorType(_HALF, 2 * lanes)
+    pairs = ll.VectorType(_BFloat(), 2 * lanes)
+    # Without an instruction for it, LLVM would call C's `fmaf` for every element.
+    fma = f"llvm.fma.v{lanes}f32" if on_arm or cpu.has("fma") else None
+    found = {"float32": MultiplyAdd(fma, wide, wide, 2 * lanes)}
+    if cpu.multiplies_bf16:
+        dot = f"llvm.x86.avx512bf16.dpbf16ps.{cpu.vector_bits}"
+        found["bfloat16"] = MultiplyAdd(dot, wide, pairs, 4 * lanes)
+    elif on_arm and cpu.has("bf16"):
+        # The product of a 2 x 4 and a 4 x 2 matrix.
+        found["bfloat16"] = MultiplyAdd("llvm.aarch64.neon.bfmmla", wide, pairs, 32)
+    if cpu.has("avx512fp16") or (on_arm and cpu.has("fullfp16")):
+        found["float16"] = MultiplyAdd(f"llvm.fma.v{2 * lanes}f16", halves, halves, 4 * lanes)
+    return found
+
+
+def sums(cpu: Cpu) -> int:
+    """How many instructions one iteration of `multiplying` has."""
+    return _SUMS if cpu.arch == "aarch64" or cpu.vector_bits == 512 else _SUMS_OF_16_REGISTERS
+
+
+def multiplying(cpu: Cpu, instruction: MultiplyAdd) -> str:
+    """Run one instruction on registers.
+
+    Arguments: the address of the OPERANDS to begin with, a cache line for each; a cache line to
+    write to; the number of iterations.
+    """
+    b, (operands, result), (iterations,) = _program(pointers=2, numbers=1)
+    vectors = [
+        b.load(_at(b, operands, i * LINE), typ=kind, align=LINE)
+        for i, kind in enumerate([instruction.factor] * 2 + [instruction.total] * sums(cpu))
+    ]
+    loop = _Loop(b, iterations)
+    totals = loop.carried(vectors[2:])
+    following = [instruction.emit(b, vectors[0], vectors[1], total) for total in totals]
+    loop.end(totals, following)
+    b.store(functools.reduce(b.fadd, following), result, align=LINE)
+    b.ret_void()
+    return str(b.module)
+
+
+def reading(cpu: Cpu, streams: int, ahead: int) -> str:
+    """Read a piece of a buffer, a cache line of each of its `streams` parts in turn.
+
+    Arguments: the buffer, a cache line to write to, bytes of the piece of each program, cache lines
+    of a part. Lines are prefetched `ahead` bytes before they are read, unless that is 0.
+    """
+    b, (buffer, result), (piece, lines) = _program(pointers=2, numbers=2)
+    kind, per_line = _words(cpu)
+    begin = _offset(b, buffer, b.mul(_program_number(b), piece))
+    length = b.mul(lines, _I64(LINE))
+    loop = _Loop(b, lines)
+    totals = loop.carried([ll.Constant(kind, [0] * kind.count)] * (streams * per_line))
+    line = _offset(b, begin, b.mul(loop.index, _I64(LINE)))
+    following = []
+    for stream in range(streams):
+        at = _offset(b, line, b.mul(length, _I64(stream)))
+        if ahead:
+            _call(b, "llvm.prefetch.p0", _VOID, [_at(b, at, ahead), _I32(0), _I32(3), _I32(1)])
+        for part, total in enumerate(totals[stream * per_line : (stream + 1) * per_line]):
+            address = _at(b, at, part * LINE // per_line)
+            following.append(b.add(total, b.load(address, typ=kind, align=LINE // per_line)))
+    loop.end(totals, following)
+    b.store(functools.reduce(b.add, following), result, align=LINE)
+    b.ret_void()
+    return str(b.module)
+
+
+def copying(cpu: Cpu) -> str:
+    """Copy a piece of a buffer with stores that pass the caches by.
+
+    Arguments: the buffer, where to write it, bytes of the piece of each program, its cache lines.
+    """
+    b, (buffer, target), (piece, lines) = _program(pointers=2, numbers=2)
+    kind, per_line = _words(cpu)
+    own = b.mul(_program_number(b), piece)
+    loop = _Loop(b, lines)
+    at = b.add(own, b.mul(loop.index, _I64(LINE)))
+    for part in range(per_line):
+        offset, align = part * LINE // per_line, LINE // per_line
+        value = b.load(_at(b, _offset(b, buffer, at), offset), typ=kind, align=align)
+        stored = b.store(value, _at(b, _offset(b, target, at), offset), align=align)
+        stored.set_metadata("nontemporal", b.module.add_metadata([_I32(1)]))
+    loop.end([], [])
+    b.ret_void()
+    return str(b.module)
+
+
+@functools.cache
+def entry_of(text: str, cpu: Cpu) -> Any:
+    """The function that launches a module's program: args, x, y, z, threads, status."""
+    llir = codegen.optimise(text, cpu)
+    code = codegen.object_code(llir, codegen.assembly(llir, cpu), cpu)
+    return loader.load(loader.seal(code)).entry
+
+
+def _program(pointers: int, numbers: int) -> tuple[Any, list[Any], list[Any]]:
+    """A module with a program, positioned at its start, and the program's arguments."""
+    module = ll.Module("peak")
+    program = ll.Function(module, ll.FunctionType(_VOID, [_PTR, *[_I32] * 6, _PTR]), "program")
+    program.attributes.add("nounwind")
+    emit_launch(module, program, streams=True)
+    b = ll.IRBuilder(program.append_basic_block("entry"))
+    kinds = [_PTR] * pointers + [_I64] * numbers
+    args = [b.load(_at(b, program.args[0], 8 * i), typ=kind) for i, kind in enumerate(kinds)]
+    return b, args[:pointers], args[pointers:]
+
+
+def _program_number(b: Any) -> Any:
+    return b.zext(b.function.args[1], _I64)
+
+
+class _Loop:
+    """A loop that is run at least once; the builder is in its body until `end`."""
+
+    def __init__(self, b: Any, count: Any) -> None:
+        self._b, self._count, self._before = b, count, b.block
+        self._body = b.append_basic_block("loop")
+        b.branch(self._body)
+        b.position_at_end(self._body)
+        (self.index,) = self.carried([_I64(0)])
+
+    def carried(self, initial: Sequence[Any]) -> list[Any]:
+        """Variables of the loop. To be asked for before anything else is in its body."""
+        variables = [self._b.phi(value.type) for value in initial]
+        for variable, value in zip(variables, initial, strict=True):
+            variable.add_incoming(value, self._before)
+        return variables
+
+    def end(self, variables: Sequence[Any], following: Sequence[Any]) -> None:
+        """Close the loop, with the values that the next iteration has."""
+        b = self._b
+        index = b.add(self.index, _I64(1))
+        for variable, value in zip([self.index, *variables], [index, *following], strict=True):
+            variable.add_incoming(value, self._body)
+        after = b.append_basic_block("end")
+        b.cbranch(b.icmp_unsigned("<", index, self._count), self._body, after)
+        b.position_at_end(after)
+
+
+def _words(cpu: Cpu) -> tuple[Any, int]:
+    """The widest vector of integers, and how many of them a cache line has."""
+    return ll.VectorType(_I32, cpu.vector_bits // 32), 8 * LINE // cpu.vector_bits
+
+
+def _offset(b: Any, pointer: Any, offset: Any) -> Any:
+    return b.gep(pointer, [offset], source_etype=_I8)
+
+
+def _at(b: Any, pointer: Any, offset: int) -> Any:
+    return _offset(b, pointer, _I64(offset))
+
+
+def _call(b: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
+    known = b.module.globals.get(name)
+    kind = ll.FunctionType(result, [arg.type for arg in args])
+    return b.call(known or ll.Function(b.module, kind, name), args)
