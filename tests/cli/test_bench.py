@@ -21,11 +21,11 @@ def test_the_json_has_everything_that_was_measured(
     file = tmp_path / "bench.json"
     assert main(["bench", *PROBLEM, "--json", str(file)]) == 0
     document = json.loads(file.read_text())
-    assert set(document) == {"device", "versions", "limits", "rows", "summary"}
+    assert set(document) == {"device", "versions", "libraries", "limits", "rows", "summary"}
     (row,) = document["rows"]
     assert {
         "op", "problem", "dtype", "config", "ours_ms", "default_ms", "vendor_ms", "vendor",
-        "ratio", "limit", "limit_fraction",
+        "libraries_ms", "failed", "ratio", "limit", "limit_fraction",
     } <= set(row)  # fmt: skip
     assert document["summary"]["min_ratio"] == row["ratio"]
     assert "geometric mean" in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_winners_come_from_the_store_that_is_named(tmp_path: Path) -> None:
         (["nosuch"], "no op 'nosuch'"),
         (["--problem", "rows=1"], "exactly one op"),
         (["rope", "--suite", "linear"], "no problem of rope"),
-        (["--against", "nobody"], "allowed: vendor, default"),
+        (["--against", "zentorh"], "did you mean zentorch?), allowed: vendor, default, torch"),
         (["--seconds", "0"], "more than 0"),
         (["rms_norm", "--problem", "rows=0"], "rows"),
         (["--store", "nowhere/store.sqlite"], "there is no store at nowhere"),

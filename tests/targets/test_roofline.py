@@ -1,4 +1,4 @@
-"""The least time that work can take."""
+"""What a device reaches at best is measured once, by the fastest of several probes."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import pytest
 import torch
 
 from tritune.targets import roofline
-from tritune.targets.roofline import Limits, measure_limits, seconds_at_limit
+from tritune.targets.probes import COPY, READ, Probe, probes
+from tritune.targets.roofline import Limits, fastest_probe, measure_limits
 
-LIMITS = Limits({"float32": 1e12, "float16": 4e12}, read_bytes_per_second=1e11)
-
-
-@pytest.mark.parametrize(
-    ("flops", "read_bytes", "dtype", "seconds"),
-    [
-        (1e12, 0, "float32", 1.0),
-        (1e12, 0, "float16", 0.25),
-        (1e12, 2e11, "float32", 2.0),
-        (0, 1e11, "float32", 1.0),
-    ],
-)
-def test_the_slower_of_arithmetic_and_memory_decides(
-    flops: float, read_bytes: float, dtype: str, seconds: float
-) -> None:
-    assert seconds_at_limit(flops, read_bytes, dtype, LIMITS) == pytest.approx(seconds)
+CPU = torch.device("cpu")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def test_a_type_that_was_not_measured_gets_the_highest_limit() -> None:
-    assert LIMITS.flops_for("float8_e4m3fn") == 4e12
+    limits = Limits({"float32": 1e12, "float16": 4e12}, 1e11, 1e11, 0)
+    assert limits.flops_for("float8_e4m3fn") == 4e12
 
 
 def test_the_cpu_is_measured_once_for_every_type() -> None:
-    limits = measure_limits(torch.device("cpu"))
-    assert measure_limits(torch.device("cpu")) is limits
-    assert list(limits.flops_per_second) == ["float32", "bfloat16", "float16"]
+    limits = measure_limits(CPU)
+    assert measure_limits(CPU) is limits
+    assert tuple(limits.flops_per_second) == DTYPES
     assert min(limits.flops_per_second.values()) == limits.flops_per_second["float32"] > 0
-    assert limits.read_bytes_per_second > 0
+    assert limits.moved_bytes_per_second >= limits.read_bytes_per_second > 0
+    assert limits.cache_bytes > 0
+
+
+@pytest.mark.parametrize("kind", [*DTYPES, READ, COPY])
+def test_the_probe_that_was_the_fastest_can_be_called_again(kind: str) -> None:
+    probe = fastest_probe(kind, CPU)
+    probe.call()
+    assert probe.units > 0
+
+
+@pytest.mark.parametrize("kind", [READ, COPY])
+def test_memory_that_is_read_is_larger_than_the_caches(kind: str) -> None:
+    cache = measure_limits(CPU).cache_bytes
+    assert all(probe.units >= 0.99 * cache for probe in probes(kind, CPU))
 
 
 @pytest.mark.parametrize(
@@ -49,10 +51,11 @@ def test_the_cpu_is_measured_once_for_every_type() -> None:
 def test_what_is_slow_in_its_own_type_is_computed_in_float32(
     monkeypatch: pytest.MonkeyPatch, measured: dict[str, float], limits: tuple[float, ...]
 ) -> None:
-    def speed(device: torch.device, dtype: torch.dtype, to_beat: float) -> float:
-        return measured[str(dtype).removeprefix("torch.")]
-
-    monkeypatch.setattr(roofline, "_product_speed", speed)
-    monkeypatch.setattr(roofline, "_read_speed", lambda device: 1e10)
-    found = roofline._measured.__wrapped__(torch.device("cpu"), 2)
-    assert tuple(found.flops_per_second[n] for n in ("float32", "bfloat16", "float16")) == limits
+    rates = {**measured, READ: 1e10, COPY: 2e10}
+    monkeypatch.setattr(roofline, "probes", lambda kind, device: [Probe(lambda: None, 1.0)])
+    monkeypatch.setattr(
+        roofline, "_best_rates", lambda kinds, device: {kind: [rates[kind]] for kind in kinds}
+    )
+    found, _ = roofline._measured.__wrapped__(CPU, 2)
+    assert tuple(found.flops_per_second[name] for name in DTYPES) == limits
+    assert (found.read_bytes_per_second, found.moved_bytes_per_second) == (1e10, 2e10)

@@ -101,7 +101,7 @@ class FaultyCase:
         return Expected([2.0 * self._x.double()], [2.0 * self._x])
 
     def vendors(self) -> dict[str, object]:
-        return {"torch": lambda: self._x * 2.0}
+        return {"torch": lambda: self._x * 2.0, "wrong": lambda: self._x * 2.1}
 
 
 def open_case(knows: bool = True, log: str = "") -> FaultyCase:

@@ -36,9 +36,17 @@ def test_a_config_that_is_much_slower_leaves_the_race(bench):
 
 def test_the_vendor_races_by_name(bench):
     names = [f"vendor:{name}" for name in bench.vendors()]
-    assert names == ["vendor:torch"]
+    assert names == ["vendor:torch", "vendor:wrong"]
+    bench.verify(GOOD)
     times = bench.time([GOOD, *names], rounds=2, keep=names)
     assert [len(samples) for samples in times["vendor:torch"]] == [3, 3]
+
+
+def test_a_vendor_with_a_wrong_result_is_not_timed(bench):
+    bench.verify(GOOD)
+    times = bench.time([GOOD, "vendor:wrong"], rounds=1)
+    assert set(times) == {GOOD}
+    assert "wrong gives wrong results" in bench.failure("vendor:wrong").message
 
 
 def test_a_name_that_is_nobodys_is_an_error(bench):

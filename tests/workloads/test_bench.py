@@ -1,4 +1,4 @@
-"""An op is measured beside its default config and what torch offers; who is wrong is not timed."""
+"""An op is measured beside its default config, what libraries have, and the limit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from tritune.space import Config
+from tritune.targets.probes import Probe
 from tritune.targets.roofline import Limits
 from tritune.workloads import bench
 from tritune.workloads.bench import Row, measure, summary
 from tritune.workloads.catalog import WORKLOADS
+from tritune.workloads.libraries import LIBRARIES, vendors
 from tritune.workloads.rms_norm import RmsNorm
 from tritune.workloads.workload import Inputs, Vendors
 
 CPU = torch.device("cpu")
+TORCH = [LIBRARIES["torch"]]
 NORM = WORKLOADS["rms_norm"].problem(rows=8, columns=64, dtype="float32")
 
 
@@ -36,22 +39,23 @@ class Assisted(RmsNorm):
 
 
 def test_a_row_has_all_that_it_compares() -> None:
-    row = measure(RmsNorm(), NORM, CPU, seconds=0.01)
-    assert row.ours_ms > 0 and row.default_ms > 0 and row.limit_fraction > 0
-    assert row.vendor in RmsNorm().vendors(RmsNorm().inputs(NORM), compiled=True)
+    row = measure(RmsNorm(), NORM, CPU, 0.01, TORCH)
+    assert row.ours_ms > 0 and row.default_ms > 0 and row.limit_rate > 0
+    assert row.vendor in vendors(RmsNorm(), RmsNorm().inputs(NORM), TORCH)
+    assert row.libraries == {"torch": row.vendor_ms}
     assert row.vendor_ms is not None and row.ratio == row.vendor_ms / row.ours_ms
-    assert (row.limit, row.source) == ("memory", "default")
+    assert (row.limit in ("compute", "memory"), row.source) == (True, "default")
 
 
 def test_a_vendor_with_a_wrong_result_is_not_compared_with() -> None:
-    row = measure(Boastful(), NORM, CPU, seconds=0.01)
-    assert row.vendor is not None and row.vendor != "fast"
+    row = measure(Boastful(), NORM, CPU, 0.01, TORCH)
+    assert row.vendor is not None and row.vendor != "torch fast"
 
 
 def test_a_vendor_whose_work_was_done_beforehand_is_shown_but_not_compared_with() -> None:
-    row = measure(Assisted(), NORM, CPU, seconds=0.01)
-    assert set(row.assisted) == {"ready"}
-    assert row.vendor != "ready"
+    row = measure(Assisted(), NORM, CPU, 0.01, TORCH)
+    assert set(row.assisted) == {"torch ready"}
+    assert row.vendor != "torch ready"
 
 
 def test_torch_compiles_for_every_problem() -> None:
@@ -59,23 +63,30 @@ def test_torch_compiles_for_every_problem() -> None:
     with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
         for columns in (64, 128):
             problem = WORKLOADS["rms_norm"].problem(rows=8, columns=columns, dtype="float32")
-            measure(RmsNorm(), problem, CPU, seconds=0.01)
+            measure(RmsNorm(), problem, CPU, 0.01, TORCH)
 
 
-def test_a_product_that_is_slow_in_its_own_type_is_limited_by_that_of_float32(
+def test_what_is_faster_than_the_limit_has_no_fraction_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = Limits({"float32": 2e11, "bfloat16": 4e11, "float16": 2e11}, 1e15)
-    monkeypatch.setattr(bench, "measure_limits", lambda device: slow)
-    linear = WORKLOADS["linear"]
-    problem = linear.problem(dtype="float16")
-    probe = bench._Probe(linear, problem, CPU)
-    assert probe.bound == "compute"
-    assert probe.run().dtype == torch.float32
+    busy = Limits(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
+    monkeypatch.setattr(bench, "measure_limits", lambda device: busy)
+    monkeypatch.setattr(bench, "fastest_probe", lambda kind, device: Probe(lambda: None, 0.0))
+    row = measure(RmsNorm(), NORM, CPU, 0.01)
+    assert (row.limit, row.limit_fraction) == ("compute", None)
 
 
-def test_without_vendors_there_is_no_ratio() -> None:
-    row = measure(RmsNorm(), NORM, CPU, seconds=0.01, vendors=False)
+def test_the_best_run_of_the_probe_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Limits(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
+    monkeypatch.setattr(bench, "measure_limits", lambda device: found)
+    monkeypatch.setattr(bench, "fastest_probe", lambda kind, device: Probe(lambda: None, 1e15))
+    row = measure(RmsNorm(), NORM, CPU, 0.01)
+    assert row.limit_rate > 1e15
+    assert row.limit_fraction is not None and row.limit_fraction < 1e-3
+
+
+def test_without_libraries_there_is_no_ratio() -> None:
+    row = measure(RmsNorm(), NORM, CPU, 0.01)
     assert (row.vendor, row.vendor_ms, row.ratio) == (None, None, None)
     assert summary([row])["geomean_ratio"] is None
 
@@ -84,7 +95,20 @@ def test_the_summary_has_geometric_means_and_the_worst_row() -> None:
     def row(ours: float, default: float, vendor: float) -> Row:
         config = Config.of(BLOCK=1)
         return Row(
-            "op", NORM, config, "exact", ours, default, "torch", vendor, {}, "memory", 1e9, 0.5
+            "op",
+            NORM,
+            config,
+            "exact",
+            ours,
+            default,
+            "torch eager",
+            vendor,
+            {},
+            {},
+            {},
+            "memory",
+            1e9,
+            0.5,
         )
 
     found = summary([row(1.0, 2.0, 4.0), row(1.0, 8.0, 1.0)])

@@ -121,18 +121,18 @@ def test_large_outputs_are_compared_in_part():
 def test_vendors_are_made_once():
     case = case_of("attention")
     assert case.vendors() is case.vendors()
-    assert set(case.vendors()) == {"eager", "sdpa"}
+    assert set(case.vendors()) == {"torch eager", "torch sdpa"}
 
 
 def test_softcap_is_what_torch_has_no_fused_kernel_for():
-    assert set(case_of("attention", "queries=16 heads=4 softcap=true").vendors()) == {"eager"}
+    assert set(case_of("attention", "queries=16 heads=4 softcap=true").vendors()) == {"torch eager"}
 
 
 def test_batches_that_decode_are_offered_padded_too():
     decoding, prefilling = (
         case_of("paged_attention", f"queries={n} keys=64 kv_heads=1").vendors() for n in (1, 2)
     )
-    assert set(decoding) - set(prefilling) == {"sdpa_padded"}
+    assert set(decoding) - set(prefilling) == {"torch sdpa_padded"}
 
 
 def test_a_problem_that_no_call_has_is_refused():

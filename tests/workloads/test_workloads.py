@@ -12,10 +12,12 @@ import torch
 import tritune.ops
 from tests.workloads.small import SMALL, every_op, every_problem
 from tritune.kernels.kernel import Problem
+from tritune.targets.roofline import Limits
 from tritune.testing import assert_within_rule
 from tritune.workloads import WORKLOADS, visible, workload_named, workload_of
 from tritune.workloads import attention as attention_module
-from tritune.workloads.workload import Inputs, Outputs, Workload
+from tritune.workloads.libraries import LIBRARIES
+from tritune.workloads.workload import Inputs, Outputs, Work, Workload
 
 
 def made(name: str, text: str) -> tuple[Workload, Problem, Inputs]:
@@ -82,7 +84,7 @@ def test_vendors_compute_the_same(name, text):
     workload, _, inputs = made(name, text)
     references, plains = workload.reference(inputs), workload.plain(inputs)
     part = workload.part(inputs)
-    vendors = workload.vendors(inputs)
+    vendors = workload.offers(inputs)
     assert vendors
     for vendor in vendors.values():
         outputs = vendor()
@@ -93,16 +95,13 @@ def test_vendors_compute_the_same(name, text):
 
 
 @pytest.mark.parametrize("present", [False, True])
-def test_compiled_code_is_offered_where_it_is_asked_for_and_there_is_a_compiler(
-    present, tmp_path, monkeypatch
-):
+def test_compiled_code_is_offered_where_there_is_a_compiler(present, tmp_path, monkeypatch):
     workload, _, inputs = made("rms_norm", "rows=4 columns=64")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     if present:
         (tmp_path / "g++").touch(mode=0o755)
-    assert ("compiled" in workload.vendors(inputs, compiled=True)) is present
-    assert "compiled" not in workload.vendors(inputs)
+    assert ("compiled" in LIBRARIES["torch"].offers(workload, inputs)) is present
 
 
 @every_op
@@ -178,12 +177,39 @@ def test_work_counts_what_has_to_be_done():
     )
     assert full.flops == 4 * 1024 * 1024 * 128 * 32
     assert causal.flops / full.flops == pytest.approx(0.5, abs=0.001)
-    assert full.bytes == causal.bytes == 2 * 1024 * 128 * (2 * 32 + 2 * 8)
+    assert full.read_bytes == causal.read_bytes == 2 * 1024 * 128 * (32 + 2 * 8)
+    assert full.written_bytes == causal.written_bytes == 2 * 1024 * 128 * 32
     linear = WORKLOADS["linear"]
-    assert linear.work(linear.parse("n=4096 k=4096")).bytes == 2 * (4096 * 4096 + 2 * 4096)
+    work = linear.work(linear.parse("n=2048 k=4096"))
+    assert (work.read_bytes, work.written_bytes) == (2 * (2048 * 4096 + 4096), 2 * 2048)
     quantized = WORKLOADS["linear_quantized"]
     work = quantized.work(quantized.parse("n=4096 k=4096 bits=4 group=128"))
-    assert work.bytes == 4096 * 4096 / 2 + 2 * (4096 * 32 + 2 * 4096)
+    assert work.read_bytes == 4096 * 4096 / 2 + 2 * (4096 * 32 + 4096)
+
+
+LIMITS = Limits({"float32": 1e12, "float16": 4e12}, 1e11, 2e11, cache_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("work", "dtype", "seconds"),
+    [
+        (Work(1e12, 0, 0), "float32", 1.0),
+        (Work(1e12, 0, 0), "float16", 0.25),
+        (Work(1e12, 2e11, 0), "float32", 2.0),
+        # What is written may be on its way while the next is read, and the last of it in caches.
+        (Work(0, 1e11, 1e11), "float32", 1.0),
+        (Work(0, 1e11, 2e11 + 1000), "float32", 1.5),
+        (Work(0, 10, 1000), "float32", 1e-10),
+    ],
+)
+def test_the_slowest_of_arithmetic_and_memory_bounds_the_work(work, dtype, seconds):
+    assert work.bound(dtype, LIMITS).seconds == pytest.approx(seconds)
+
+
+def test_inputs_are_read_once_for_several_calls():
+    work = Work(1e9, 1e11, 0)
+    assert work.bound("float32", LIMITS, calls=10).seconds == pytest.approx(0.1)
+    assert work.bound("float32", LIMITS, calls=10**6).kind == "float32"
 
 
 @pytest.mark.parametrize("name", ["attention_varlen", "paged_attention"])

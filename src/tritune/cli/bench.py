@@ -1,4 +1,4 @@
-"""`tritune bench`: the tuned ops beside the default config, the vendor's library and the limit."""
+"""`tritune bench`: the tuned ops beside the default config, other libraries and the limit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.targets.roofline import Limits
     from tritune.workloads.bench import Row
+    from tritune.workloads.libraries import Library
 
 DEFAULT_SUITE = "all"
-AGAINST = ("vendor", "default")
+#: What the ops are compared with: the best library of each row, or the default config only.
+VENDOR, DEFAULT = "vendor", "default"
 
 
 def command(
@@ -26,15 +28,19 @@ def command(
         typer.Argument(metavar="[OP]...", help="Ops to measure; all of the suite by default."),
     ] = None,
     suite: Annotated[
-        str, typer.Option(help="attention, norms, rope, activations, linear or all.")
+        str, typer.Option(help="attention, norms, rope, activations, linear, vendors or all.")
     ] = DEFAULT_SUITE,
     problem: Annotated[
         list[str] | None,
         typer.Option(help='A problem of one op instead, such as "queries=1 keys=4096".'),
     ] = None,
     against: Annotated[
-        str, typer.Option(help="vendor: also what torch offers; default: the default config only.")
-    ] = AGAINST[0],
+        str,
+        typer.Option(
+            help="vendor: the fastest of the libraries that are installed; torch, zentorch or "
+            "openvino: that one; default: the default config only."
+        ),
+    ] = VENDOR,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:1; what is here by default.")
     ] = None,
@@ -50,8 +56,9 @@ def command(
 ) -> None:
     """Measure the ops as they are called, in one run, interleaved, with cold caches.
 
-    Beside each: its default config, the fastest correct thing that torch offers, and the
-    limit of the hardware, measured in the same run. Uses what `tritune tune` has found before.
+    Beside each: its default config, the fastest correct thing that is installed (torch, and its
+    plug-ins for CPUs), and the limit of the hardware, measured in the same run. Uses what
+    `tritune tune` has found before.
     """
     from tritune import env
     from tritune.cli._devices import torch_device
@@ -60,8 +67,6 @@ def command(
     from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
 
-    if against not in AGAINST:
-        raise typer.BadParameter(f"against {against!r}, allowed: {', '.join(AGAINST)}")
     if not seconds > 0:
         raise typer.BadParameter(f"seconds {seconds:g}, allowed: more than 0")
     if store is not None:
@@ -70,13 +75,14 @@ def command(
             os.environ[env.STORE.name] = store
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
+    libraries = _libraries(against, where)
     limits = measure_limits(where)
     rows: list[Row] = []
     for number, (op, each) in enumerate(work, 1):
-        row = measure(WORKLOADS[op], each, where, seconds, vendors=against == "vendor")
+        row = measure(WORKLOADS[op], each, where, seconds, libraries)
         rows.append(row)
         _report(number, len(work), row)
-    document = as_document(where, limits, rows)
+    document = as_document(where, limits, rows, libraries)
     if json_file is None:
         _show(rows, document)
     elif str(json_file) == "-":
@@ -86,7 +92,9 @@ def command(
         _show(rows, document)
 
 
-def as_document(device: Any, limits: Limits, rows: Sequence[Row]) -> dict[str, Any]:
+def as_document(
+    device: Any, limits: Limits, rows: Sequence[Row], libraries: Sequence[Library]
+) -> dict[str, Any]:
     """The JSON form."""
     from tritune.targets.device import detect
     from tritune.tuning.environment import versions
@@ -100,9 +108,11 @@ def as_document(device: Any, limits: Limits, rows: Sequence[Row]) -> dict[str, A
             "fingerprint": silicon.fingerprint,
         },
         "versions": versions(),
+        "libraries": [library.name for library in libraries],
         "limits": {
             "flops_per_second": dict(limits.flops_per_second),
             "read_bytes_per_second": limits.read_bytes_per_second,
+            "moved_bytes_per_second": limits.moved_bytes_per_second,
         },
         "rows": [row.to_json() for row in rows],
         "summary": summary(rows),
@@ -125,6 +135,23 @@ def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[
     return found
 
 
+def _libraries(against: str, device: Any) -> list[Library]:
+    from tritune.workloads.fields import nearest
+    from tritune.workloads.libraries import LIBRARIES, broken, library_named, usable
+
+    if against == DEFAULT:
+        return []
+    if against == VENDOR:
+        for reason in broken():
+            print(f"not compared with: {reason}", file=sys.stderr)
+        return usable(device)
+    if against not in LIBRARIES:
+        known = VENDOR, DEFAULT, *LIBRARIES
+        hint = nearest(against, known)
+        raise typer.BadParameter(f"against {against!r}{hint}, allowed: {', '.join(known)}")
+    return [library_named(against, device)]
+
+
 def _report(number: int, total: int, row: Row) -> None:
     """One line for each problem, so that a long run can be followed."""
     from tritune.cli._tune_display import described
@@ -143,7 +170,9 @@ def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("op", "problem"):
         table.add_column(name)
-    for name in ("ours", "default", "vendor", "ratio", "of limit"):
+    # Of several libraries, the time of each, and which was the vendor.
+    several = document["libraries"] if len(document["libraries"]) > 1 else []
+    for name in ("ours", "default", *several, "vendor", "ratio", "of limit"):
         table.add_column(name, justify="right")
     table.add_column("config")
     for row in rows:
@@ -152,19 +181,20 @@ def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
             described(row.problem),
             _ms(row.ours_ms),
             _ms(row.default_ms),
+            *(_ms(row.libraries[each]) if each in row.libraries else "-" for each in several),
             "-" if row.vendor_ms is None else f"{_ms(row.vendor_ms)} {row.vendor}",
             "-" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{row.limit_fraction:.0%} {row.limit}",
+            f"{'?' if row.limit_fraction is None else f'{row.limit_fraction:.0%}'} {row.limit}",
             row.source,
         )
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
     console.print(table)
     limits = document["limits"]
-    flops = limits["flops_per_second"]["float32"] / 1e9
-    read = limits["read_bytes_per_second"] / 1e9
-    console.print(
-        f"limits at the start: {flops:.0f} GFLOP/s in float32 products, {read:.1f} GB/s read"
+    flops = ", ".join(
+        f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in limits["flops_per_second"].items()
     )
+    read, moved = (limits[f"{name}_bytes_per_second"] / 1e9 for name in ("read", "moved"))
+    console.print(f"limits at the start: {flops}, {read:.1f} GB/s read, {moved:.1f} GB/s copied")
     found = document["summary"]
     if found["geomean_ratio"] is not None:
         worst = min((row for row in rows if row.ratio is not None), key=lambda row: row.ratio or 0)
@@ -172,8 +202,22 @@ def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
             f"against the vendor: geometric mean {found['geomean_ratio']:.2f}, "
             f"worst {found['min_ratio']:.2f} ({worst.op} {described(worst.problem)})"
         )
+    if any(row.limit_fraction is None for row in rows):
+        console.print("?: faster than the limit that was found, so this machine is busy")
+    for note in _notes(rows):
+        console.print(note)
     over = found["geomean_tuned_over_default"]
     console.print(f"tuned over the default config: geometric mean {over:.2f}")
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """What was not compared with, and why: once for each function of an op and reason."""
+    found = {
+        f"not compared with: {name} in {row.op} {row.problem.fields()['dtype']}: {reason}": None
+        for row in rows
+        for name, reason in row.failed.items()
+    }
+    return list(found)
 
 
 def _ms(ms: float) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from tritune.errors import TrituneError
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec, Expected
 from tritune.tuning.compiles import compile_count
 from tritune.tuning.failures import Failure, failure_of
 from tritune.tuning.guard import NAN_BYTE
 from tritune.tuning.timing import LONG_MS, Flush, Stopwatch, stopwatch
-from tritune.tuning.verify import guarded_run, verify
+from tritune.tuning.verify import guarded_run, judge_vendor, outputs_of, verify
 from tritune.tuning.warm_up import warm_up
 from tritune.tuning.worker import without_memory_limit
 
@@ -130,6 +131,10 @@ class Measurer:
             case = self._case
             if "vendor" in entry:
                 call = case.vendors()[entry["vendor"]]
+                case.restore()
+                reason = judge_vendor(outputs_of(call), self._expected, self._sample)
+                if reason is not None:
+                    raise TrituneError(f"{entry['vendor']} gives wrong results: {reason}")
             else:
                 call = partial(case.run, Config.of(**entry["config"]))
             self._stopwatches[name] = stopwatch(case.device, call, case.restore, self._flush)

@@ -57,6 +57,8 @@ class Attention(Workload):
     }
     fixed: ClassVar[Values] = {"packed": False}
     assisted = frozenset({"sdpa_folded"})
+    # Scores in memory make attention slow, however well the code around them is fused.
+    compilable = frozenset({"sdpa"})
     allowed: ClassVar[Choices] = {"mask": ("none", "boolean", "additive")}
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +163,13 @@ def attention_work(
     """The work of sequences with these numbers of queries and keys."""
     both = problem.head_size + problem.value_size
     pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in lengths)
-    queries = sum(q for q, _ in lengths)
-    keys = sum(keys_read(q, k, window) for q, k in lengths)
-    elements = (queries * problem.heads + keys * problem.heads // problem.group) * both
-    return Work(2 * both * problem.heads * pairs, elements * element_bytes(problem.dtype))
+    queries = sum(q for q, _ in lengths) * problem.heads * element_bytes(problem.dtype)
+    keys = sum(keys_read(q, k, window) for q, k in lengths) * problem.heads // problem.group
+    return Work(
+        2 * both * problem.heads * pairs,
+        queries * problem.head_size + keys * both * element_bytes(problem.dtype),
+        queries * problem.value_size,
+    )
 
 
 def seen_window(window: int, keys: int) -> int | None:

@@ -1,8 +1,9 @@
-"""Measuring an op beside its default config and the vendor's functions, in one process, in turns.
+"""Measuring an op beside its default config and what libraries have, in one process, in turns.
 
 Every round times each candidate once, in an order of its own, with cold caches; what counts is
-each one's median. Who has given a wrong result is not timed. The limit of the hardware takes its
-turns too: how fast memory is read, or a product is computed, changes with what else a machine does.
+each one's median. Whatever fails or gives a wrong result is not timed. The loop that has shown the
+limit of the hardware takes its turns too; of that the shortest run counts, for a limit is what can
+be reached at best.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,16 +24,21 @@ from tritune.kernels.kernel import Problem
 from tritune.policy import answer_for, forced
 from tritune.space import Config
 from tritune.targets.device import detect
-from tritune.targets.roofline import measure_limits, seconds_at_limit
+from tritune.targets.probes import COPY, READ, Probe
+from tritune.targets.roofline import fastest_probe, measure_limits
 from tritune.tuning.case import Expected
 from tritune.tuning.timing import CpuStopwatch, Flush, stopwatch
-from tritune.tuning.verify import judge
+from tritune.tuning.verify import judge, judge_vendor, outputs_of
+from tritune.workloads import trial
 from tritune.workloads.case import OpCase
+from tritune.workloads.libraries import Library, assisted, vendors
 from tritune.workloads.workload import Outputs, Workload
 
-OURS, DEFAULT, LIMIT = "ours", "default", "limit"
-#: Bytes that are read, and rows and columns that are multiplied, to find the limit.
-LIMIT_BYTES, LIMIT_SIZE = 2**27, 1024
+OURS, DEFAULT = "ours", "default"
+#: A limit that is exceeded by more than this was not found: something else used the machine.
+MOST_OF_LIMIT = 1.05
+#: The loop that shows the limit is short, and is run so often in each of its turns.
+LIMIT_CALLS = 5
 LEAST_ROUNDS, MOST_ROUNDS = 7, 41
 #: Of several vendor's functions, one that is this much slower than the best after a few rounds is
 #: not the one to compare with.
@@ -53,13 +59,18 @@ class Row:
     default_ms: float
     vendor: str | None
     vendor_ms: float | None
+    #: The time of the best function of each library.
+    libraries: Mapping[str, float]
     #: What somebody did a part of for the vendor, and the time of the rest: not in the ratio.
     assisted: Mapping[str, float]
+    #: Which functions were not compared with, and why.
+    failed: Mapping[str, str]
     #: What bounds the problem on this device, compute or memory, how many operations or bytes per
     #: second that is, and how near we are.
     limit: str
     limit_rate: float
-    limit_fraction: float
+    #: None where the limit was not found, because the machine was busy.
+    limit_fraction: float | None
 
     @property
     def ratio(self) -> float | None:
@@ -77,7 +88,9 @@ class Row:
             "default_ms": self.default_ms,
             "vendor_ms": self.vendor_ms,
             "vendor": self.vendor,
+            "libraries_ms": dict(self.libraries),
             "assisted_ms": dict(self.assisted),
+            "failed": dict(self.failed),
             "ratio": self.ratio,
             "limit": self.limit,
             "limit_rate": self.limit_rate,
@@ -95,38 +108,45 @@ def summary(rows: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
+@torch.no_grad()
 def measure(
     workload: Workload,
     problem: Problem,
     device: torch.device,
     seconds: float = 3.0,
-    vendors: bool = True,
+    libraries: Sequence[Library] = (),
     seed: int = 0,
 ) -> Row:
-    """Time the op as it is called, its default config and what the vendor has, interleaved."""
+    """Time the op as it is called, its default config and what libraries have, interleaved."""
     case = OpCase(workload, problem, device, seed)
     target = detect(device).target
     default = workload.kernel.default(problem, target.family, target.arch)
     answer = answer_for(workload.kernel, problem, device)
-    inputs = case.inputs
+    inputs, expected = case.inputs, case.expected()
     calls: dict[str, Callable[[], Any]] = {OURS: functools.partial(workload.run, inputs)}
     if answer.config != default:
         calls[DEFAULT] = functools.partial(_with, workload, default, inputs)
-    rivals: dict[str, Callable[[], Any]] = {}
-    if vendors:
-        # Of one function torch keeps a few compiled versions, looks through them in every call, and
-        # gives up compiling when there are too many. Each problem is to be the first.
-        torch.compiler.reset()
-        rivals = workload.vendors(inputs, compiled=_worth_compiling(workload))
-    correct = _correct(case, {**calls, **rivals})
-    for name in calls:
-        if name not in correct:
-            raise TrituneError(f"{workload.name} {problem}: the {name} config gives wrong results")
-    probe = _Probe(workload, problem, device)
-    racing = {**correct, LIMIT: probe.run}
-    medians = _race(case, racing, rivals.keys(), seconds, random.Random(seed))
-    limit_rate = probe.units / (medians[LIMIT] / 1000)
-    unaided = {n: medians[n] for n in rivals if n in medians and n not in workload.assisted}
+    for name, call in calls.items():
+        reason = judge(_outputs(case, call), expected, ())
+        if reason is not None:
+            raise TrituneError(
+                f"{workload.name} {problem}: the {name} config gives wrong results: {reason}"
+            )
+    rivals, failed = _rivals(case, libraries, expected)
+    bound = functools.partial(
+        workload.work(problem).bound, problem.fields()["dtype"], measure_limits(device)
+    )
+    probed = bound().kind
+    probe = fastest_probe(probed, device)
+    samples, repeated, reached = _race(
+        case, {**calls, **rivals}, rivals.keys(), probe, seconds, random.Random(seed)
+    )
+    medians = {name: statistics.median(found) for name, found in samples.items()}
+    limit = bound(calls=repeated)
+    if limit.kind == probed and reached > limit.rate:
+        limit = replace(limit, rate=reached)
+    fraction = limit.seconds / (medians[OURS] / 1000)
+    unaided = {n: medians[n] for n in rivals if not assisted(workload, n)}
     vendor = min(unaided, key=unaided.__getitem__, default=None)
     return Row(
         op=workload.name,
@@ -137,34 +157,66 @@ def measure(
         default_ms=medians.get(DEFAULT, medians[OURS]),
         vendor=vendor,
         vendor_ms=None if vendor is None else unaided[vendor],
-        assisted={n: medians[n] for n in rivals if n in medians and n in workload.assisted},
-        limit=probe.bound,
-        limit_rate=limit_rate,
-        limit_fraction=probe.work / limit_rate / (medians[OURS] / 1000),
+        libraries=_best_of_each(unaided),
+        assisted={n: medians[n] for n in rivals if assisted(workload, n)},
+        failed=failed,
+        limit="memory" if limit.kind in (READ, COPY) else "compute",
+        limit_rate=limit.rate,
+        limit_fraction=fraction if fraction <= MOST_OF_LIMIT else None,
     )
 
 
-class _Probe:
-    """What does nothing but what a problem is bound by: reading memory, or a product."""
+def _rivals(
+    case: OpCase, libraries: Sequence[Library], expected: Expected
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """What libraries have that is right, and why the rest is not compared with.
 
-    def __init__(self, workload: Workload, problem: Problem, device: torch.device) -> None:
-        work, dtype = workload.work(problem), problem.fields()["dtype"]
-        limits = measure_limits(device)
-        memory = seconds_at_limit(0.0, work.bytes, dtype, limits)
-        self.bound = (
-            "compute" if seconds_at_limit(work.flops, 0.0, dtype, limits) > memory else "memory"
-        )
-        if self.bound == "memory":
-            self.work, self.units = work.bytes, float(LIMIT_BYTES)
-            buffer = torch.ones(LIMIT_BYTES // torch.float32.itemsize, device=device)
-            self.run: Callable[[], Any] = buffer.sum
-        else:
-            self.work, self.units = work.flops, 2.0 * LIMIT_SIZE**3
-            # A type without fast products of its own is computed in a wider one.
-            speeds = limits.flops_per_second
-            kind = dtype if speeds.get(dtype, 0.0) > speeds["float32"] else "float32"
-            square = torch.ones((LIMIT_SIZE, LIMIT_SIZE), device=device, dtype=getattr(torch, kind))
-            self.run = functools.partial(torch.matmul, square, square)
+    A library that fails costs itself only.
+    """
+    # Of one function torch keeps a few compiled versions, looks through them in every call, and
+    # gives up compiling when there are too many. Each problem is to be the first.
+    torch.compiler.reset()
+    right, failed = {}, {}
+    for library in libraries:
+        reason = trial.death(library, case.workload, case.problem)
+        if reason is not None:
+            failed[library.name] = f"ends its process: {reason}"
+            continue
+        try:
+            offered = vendors(case.workload, case.inputs, [library])
+        except Exception as error:
+            failed[library.name] = _in_a_line(error)
+            continue
+        for name, call in offered.items():
+            try:
+                reason = judge_vendor(_outputs(case, call), expected, ())
+            except Exception as error:
+                reason = _in_a_line(error)
+            if reason is None:
+                right[name] = call
+            else:
+                failed[name] = reason
+    return right, failed
+
+
+def _in_a_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _outputs(case: OpCase, call: Callable[[], Any]) -> Sequence[torch.Tensor]:
+    """What of a call's outputs is compared with what is expected."""
+    case.restore()
+    return case.compared(outputs_of(call))
+
+
+def _best_of_each(times: Mapping[str, float]) -> dict[str, float]:
+    """The shortest time of each library's functions, which are named after it."""
+    best: dict[str, float] = {}
+    for name, ms in times.items():
+        library = name.split(" ", 1)[0]
+        best[library] = min(ms, best.get(library, math.inf))
+    return best
 
 
 def _with(workload: Workload, config: Config, inputs: dict[str, Any]) -> Outputs:
@@ -172,39 +224,25 @@ def _with(workload: Workload, config: Config, inputs: dict[str, Any]) -> Outputs
         return workload.run(inputs)
 
 
-def _worth_compiling(workload: Workload) -> bool:
-    # Scores in memory make attention slow, however well the code around them is fused.
-    return "attention" not in workload.name
-
-
-def _correct(case: OpCase, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
-    """Those whose results are within the numerical rule."""
-    expected = case.expected()
-    return {name: call for name, call in calls.items() if _is_right(case, call, expected)}
-
-
-def _is_right(case: OpCase, call: Callable[[], Any], expected: Expected) -> bool:
-    case.restore()
-    outputs = call()
-    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-    return judge(case.compared(outputs), expected, ()) is None
-
-
 def _race(
     case: OpCase,
     calls: Mapping[str, Callable[[], Any]],
     rivals: Any,
+    probe: Probe,
     seconds: float,
     rng: random.Random,
-) -> dict[str, float]:
+) -> tuple[dict[str, list[float]], int, float]:
+    """Samples of each, in milliseconds of a call; how many calls one sample has; the best rate of
+    the probe.
+    """
     flush = Flush(case.device)
     watches = {n: stopwatch(case.device, call, case.restore, flush) for n, call in calls.items()}
     # The same number of calls in a sample for all: the first of them finds the caches cold.
-    clocks = [w for n, w in watches.items() if isinstance(w, CpuStopwatch) and n != LIMIT]
+    clocks = [w for w in watches.values() if isinstance(w, CpuStopwatch)]
     for clock in clocks:
         clock.calls = max(each.calls for each in clocks)
     times: dict[str, list[float]] = {name: [] for name in watches}
-    started = time.monotonic()
+    started, rate = time.monotonic(), 0.0
     for number in range(MOST_ROUNDS):
         if number >= LEAST_ROUNDS and time.monotonic() - started > seconds:
             break
@@ -212,11 +250,12 @@ def _race(
         rng.shuffle(order)
         for name in order:
             times[name].append(watches[name].sample_ms())
+        rate = max(rate, probe.rate(case.device, LIMIT_CALLS))
         if number + 1 == BEHIND_ROUNDS:
             best = min((min(times[n]) for n in watches if n in rivals), default=0.0)
             for name in [n for n in watches if n in rivals and min(times[n]) > BEHIND * best]:
                 del watches[name]
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times, max((clock.calls for clock in clocks), default=1), rate
 
 
 def _geomean(values: Sequence[float]) -> float | None:

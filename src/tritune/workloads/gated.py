@@ -69,7 +69,8 @@ class SiluMul(Workload):
 
     def work(self, problem: GatedProblem) -> Work:
         elements = problem.rows * problem.columns
-        return Work(6 * elements, 3 * elements * element_bytes(problem.dtype))
+        half = elements * element_bytes(problem.dtype)
+        return Work(6 * elements, 2 * half, half)
 
 
 class GeluMul(SiluMul):

@@ -26,6 +26,7 @@ from tritune.workloads.workload import (
     Vendors,
     Work,
     Workload,
+    parameter,
     replaced,
 )
 
@@ -38,6 +39,7 @@ WEIGHTS = 2**25
 class Linear(Workload):
     name = "linear"
     kernel = plain.KERNEL
+    compilable = frozenset({"linear"})
     defaults: ClassVar[Values] = {
         "rows": 1,
         "n": 4096,
@@ -79,7 +81,8 @@ class Linear(Workload):
         return 3.0 if problem.dtype == "float32" else 2.0
 
     def offers(self, inputs: Inputs) -> Vendors:
-        return {"linear": functools.partial(functional.linear, inputs["x"], inputs["weight"])}
+        weight = parameter(inputs["weight"])
+        return {"linear": functools.partial(functional.linear, inputs["x"], weight)}
 
     def work(self, problem: LinearProblem) -> Work:
         weight = problem.n * problem.k * element_bytes(problem.dtype)
@@ -89,6 +92,7 @@ class Linear(Workload):
 class LinearQuantized(Linear):
     name = "linear_quantized"
     kernel = quantized.KERNEL
+    compilable = frozenset({"dequantized"})
     defaults: ClassVar[Values] = {
         "rows": 1,
         "n": 4096,
@@ -130,9 +134,8 @@ class LinearQuantized(Linear):
     def offers(self, inputs: Inputs) -> Vendors:
         """ "dequantized" has the weight in the dtype of x, made beforehand."""
         x, weight = inputs["x"], inputs["weight"]
-        found: Vendors = {
-            "dequantized": functools.partial(functional.linear, x, weight.dequantize(x.dtype))
-        }
+        dequantized = parameter(weight.dequantize(x.dtype))
+        found: Vendors = {"dequantized": functools.partial(functional.linear, x, dequantized)}
         if weight.bits == 4 and x.device.type == "cpu":
             found["int4pack"] = _int4pack(x, weight)
         return found
@@ -144,8 +147,9 @@ class LinearQuantized(Linear):
 
 
 def _work(problem: Any, weight_bytes: int) -> Work:
-    both = problem.rows * (problem.n + problem.k) * element_bytes(problem.dtype)
-    return Work(2 * problem.rows * problem.n * problem.k, weight_bytes + both)
+    row = problem.rows * element_bytes(problem.dtype)
+    flops = 2 * problem.rows * problem.n * problem.k
+    return Work(flops, weight_bytes + row * problem.k, row * problem.n)
 
 
 def _some_rows(weight: QuantizedWeight, rows: slice) -> QuantizedWeight:

@@ -61,6 +61,7 @@ class PagedAttention(Workload):
         "sinks": False,
     }
     assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
+    compilable = frozenset({"sdpa", "sdpa_padded"})
     allowed: ClassVar[Choices] = {
         "kv_dtype": (*FLOATS, *QUANTIZED),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),
@@ -194,9 +195,13 @@ class PagedAttention(Workload):
         counts = _lengths(problem)
         heads, both = problem.kv_heads * problem.group, problem.head_size + problem.value_size
         pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in counts)
-        queries = sum(q for q, _ in counts) * heads * both * element_bytes(problem.dtype)
+        queries = sum(q for q, _ in counts) * heads * element_bytes(problem.dtype)
         keys = sum(keys_read(q, k, window) for q, k in counts) * problem.kv_heads * both
-        return Work(2 * both * heads * pairs, queries + keys * element_bytes(problem.kv_dtype))
+        return Work(
+            2 * both * heads * pairs,
+            queries * problem.head_size + keys * element_bytes(problem.kv_dtype),
+            queries * problem.value_size,
+        )
 
 
 def _window(problem: PagedAttentionProblem) -> tuple[int | None, int]:

@@ -15,7 +15,16 @@ from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
 from tritune.workloads.part import Part, thinned
 from tritune.workloads.tensors import Maker, element_bytes
-from tritune.workloads.workload import Inputs, Outputs, Values, Vendors, Work, Workload, replaced
+from tritune.workloads.workload import (
+    Inputs,
+    Outputs,
+    Values,
+    Vendors,
+    Work,
+    Workload,
+    parameter,
+    replaced,
+)
 
 EPS = 1e-6
 #: Elements whose reference takes a fraction of a second.
@@ -47,14 +56,14 @@ class RmsNorm(Workload):
         return (definition.rms_norm(x, inputs["weight"].to(dtype), EPS),)
 
     def offers(self, inputs: Inputs) -> Vendors:
-        x, weight = inputs["x"], inputs["weight"]
+        x, weight = inputs["x"], parameter(inputs["weight"])
         return {
             "eager": functools.partial(definition.rms_norm, x, weight, EPS),
             "fused": functools.partial(functional.rms_norm, x, weight.shape, weight, EPS),
         }
 
     def work(self, problem: RmsNormProblem) -> Work:
-        return _work(problem, passes=2, flops=4)
+        return _work(problem, tensors=1, flops=4)
 
 
 class AddRmsNorm(RmsNorm):
@@ -75,7 +84,7 @@ class AddRmsNorm(RmsNorm):
         return definition.add_rms_norm(x, residual, inputs["weight"].to(dtype), EPS)
 
     def offers(self, inputs: Inputs) -> Vendors:
-        x, residual, weight = inputs["x"], inputs["residual"], inputs["weight"]
+        x, residual, weight = inputs["x"], inputs["residual"], parameter(inputs["weight"])
 
         def fused() -> Any:
             total = x + residual
@@ -87,11 +96,12 @@ class AddRmsNorm(RmsNorm):
         }
 
     def work(self, problem: RmsNormProblem) -> Work:
-        return _work(problem, passes=4, flops=5)
+        return _work(problem, tensors=2, flops=5)
 
 
-def _work(problem: RmsNormProblem, passes: int, flops: int) -> Work:
-    """`passes` tensors are read or written, `flops` operations are done on each element."""
+def _work(problem: RmsNormProblem, tensors: int, flops: int) -> Work:
+    """As many `tensors` are read as written, `flops` operations are done on each element."""
     elements = problem.rows * problem.columns
     size = element_bytes(problem.dtype)
-    return Work(flops * elements, (passes * elements + problem.columns) * size)
+    moved = tensors * elements * size
+    return Work(flops * elements, moved + problem.columns * size, moved)

@@ -90,7 +90,7 @@ class Rope(Workload):
         turned = problem.tokens * heads * problem.rotary
         moved = turned if problem.inplace else problem.tokens * heads * problem.size
         tables = 2 * problem.tokens * problem.rotary
-        return Work(3 * turned, (2 * moved + tables) * size)
+        return Work(3 * turned, (moved + tables) * size, moved * size)
 
 
 def _angles(rows: int, rotary: int, interleaved: bool) -> torch.Tensor:

@@ -26,7 +26,7 @@ from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
-from tritune.targets.roofline import measure_limits, seconds_at_limit
+from tritune.targets.roofline import measure_limits
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.crew import Crew
 from tritune.tuning.effort import EFFORTS, effort_named, whole_list
@@ -83,8 +83,7 @@ def job_for(
     kernel, target, fields = workload.kernel, silicon.target, problem.fields()
     task = Task(kernel.name, identity(kernel, target), problem_text(fields), silicon.fingerprint)
     arguments = {"workload": workload.name, "problem": fields, "device": str(device)}
-    work = workload.work(problem)
-    limit = seconds_at_limit(work.flops, work.bytes, fields["dtype"], measure_limits(device))
+    limit = workload.work(problem).bound(fields["dtype"], measure_limits(device)).seconds
     return Job(
         task,
         CaseSpec("tritune.workloads.case:open_case", arguments),

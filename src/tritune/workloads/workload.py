@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from tritune.kernels.kernel import Kernel, Problem
+from tritune.targets.probes import COPY, READ
+from tritune.targets.roofline import Bound, Limits
 from tritune.workloads.fields import ProblemError, parsed, types_of, wrong_values
 from tritune.workloads.part import Part
 from tritune.workloads.tensors import Maker, wide
@@ -30,10 +30,23 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Work:
-    """What a call cannot do without: operations on floats, and bytes to and from memory."""
+    """What a call cannot do without: operations on floats, and bytes of its inputs and outputs."""
 
     flops: float
-    bytes: float
+    read_bytes: float
+    written_bytes: float
+
+    def bound(self, dtype: str, limits: Limits, calls: int = 1) -> Bound:
+        """What keeps a call of this dtype from being faster; its inputs are in no cache before the
+        first of so many calls, and may be in one afterwards.
+        """
+        moved = self.read_bytes + max(0.0, self.written_bytes - limits.cache_bytes)
+        return max(
+            Bound(dtype, self.flops, limits.flops_for(dtype)),
+            Bound(READ, self.read_bytes / calls, limits.read_bytes_per_second),
+            Bound(COPY, moved / calls, limits.moved_bytes_per_second),
+            key=lambda bound: bound.seconds,
+        )
 
 
 class Workload(ABC):
@@ -50,6 +63,8 @@ class Workload(ABC):
     #: Of what torch offers, that for which somebody has done a part of the work beforehand. It is
     #: measured to be shown, not to be compared with.
     assisted: ClassVar[frozenset[str]] = frozenset()
+    #: Of what torch offers, that which is worth handing to a compiler.
+    compilable: ClassVar[frozenset[str]] = frozenset({"eager"})
     #: How far plain torch's error may be exceeded, see the numerical rule.
     slack: ClassVar[float] = 2.0
 
@@ -153,32 +168,26 @@ class Workload(ABC):
         """How many times plain torch's error is allowed."""
         return self.slack
 
-    def vendors(self, inputs: Inputs, compiled: bool = False) -> Vendors:
-        """What torch has for the same arguments, by name; each call gives the outputs.
-
-        With `compiled`, also what torch's compiler makes of eager code, if there is a C++ compiler
-        for it. The first call of that takes long.
-        """
-        found = self.offers(inputs)
-        if compiled and "eager" in found and _cxx_compiler():
-            found["compiled"] = torch.compile(found["eager"], dynamic=False)
-        return found
-
     @abstractmethod
     def offers(self, inputs: Inputs) -> Vendors:
-        """What torch has ready: "eager" is plain torch code, others are its fused functions."""
+        """What torch has for the same arguments, by name; each call gives the outputs.
+
+        "eager" is plain torch code, others are its fused functions. What a model keeps is given
+        as a parameter, which compilers may rearrange beforehand.
+        """
 
     @abstractmethod
     def work(self, problem: Any) -> Work:
         """What the problem's inputs take at least."""
 
 
+def parameter(weight: torch.Tensor) -> torch.Tensor:
+    """A weight as a model keeps it, in the same memory."""
+    return torch.nn.Parameter(weight, requires_grad=False)
+
+
 def replaced(problem: Problem, **values: Any) -> Problem:
     return dataclasses.replace(problem, **values)
-
-
-def _cxx_compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -1,0 +1,60 @@
+"""A library's first calls, in a process of their own: what ends a process ends that one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+
+from tritune.kernels.kernel import Problem
+from tritune.tuning.failures import failure_of_exit
+from tritune.workloads.case import open_case
+from tritune.workloads.libraries import LIBRARIES, Library, vendors
+from tritune.workloads.workload import Workload
+
+#: Compiling takes seconds, on a busy machine many.
+SECONDS = 300.0
+
+_known: dict[tuple[str, str, str], str | None] = {}
+
+
+def death(library: Library, workload: Workload, problem: Problem) -> str | None:
+    """How a plug-in ends a process with this problem; None if it does not.
+
+    It is tried once for each op and dtype. Exceptions do not count: they can be caught.
+    """
+    if not library.plug_in:
+        return None
+    fields = problem.fields()
+    key = library.name, workload.name, str(fields["dtype"])
+    if key not in _known:
+        call = ["-m", __name__, library.name, workload.name, json.dumps(fields)]
+        _known[key] = ended([sys.executable, *call])
+    return _known[key]
+
+
+def ended(command: Sequence[str]) -> str | None:
+    """How a command has failed; None if it has not."""
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"takes longer than {SECONDS:g} s"
+    return failure_of_exit(run.returncode, run.stderr).message if run.returncode else None
+
+
+def main(library: str, workload: str, fields: str) -> None:
+    """Call everything that a library has for a problem, twice: when compiled, and when ready."""
+    case = open_case(workload, json.loads(fields))
+    with torch.no_grad(), suppress(Exception):
+        for call in vendors(case.workload, case.inputs, [LIBRARIES[library]]).values():
+            with suppress(Exception):
+                call()
+                call()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
