@@ -136,12 +136,25 @@ def _linear() -> Iterator[Entry]:
         yield "linear_quantized", {"rows": 1, "n": n, "k": k, "dtype": BF16, "bits": bits}
 
 
+def _vendors() -> Iterator[Entry]:
+    """What vendors' libraries are best at: large products, prefill, a weight that is read once."""
+    n, k = LLAMA.hidden, LLAMA.hidden
+    for dtype in (F32, BF16):
+        yield from (
+            ("linear", {"rows": rows, "n": n, "k": k, "dtype": dtype}) for rows in (1024, 1, 4)
+        )
+        for causal in (False, True):
+            op, fields = _prefill(LLAMA, 1024, dtype, causal)
+            yield op, {**fields, "group": 1}
+
+
 _PARTS: Mapping[str, Sequence[Entry]] = {
     "attention": tuple(_attention()),
     "norms": tuple(_norms()),
     "rope": tuple(_rope()),
     "activations": tuple(_activations()),
     "linear": tuple(_linear()),
+    "vendors": tuple(_vendors()),
 }
 SUITES: Mapping[str, Sequence[Entry]] = {
     **_PARTS,
