@@ -136,7 +136,7 @@ def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[
 
 
 def _libraries(against: str, device: Any) -> list[Library]:
-    from tritune.workloads.fields import nearest
+    from tritune.errors import not_allowed
     from tritune.workloads.libraries import LIBRARIES, broken, library_named, usable
 
     if against == DEFAULT:
@@ -147,8 +147,7 @@ def _libraries(against: str, device: Any) -> list[Library]:
         return usable(device)
     if against not in LIBRARIES:
         known = VENDOR, DEFAULT, *LIBRARIES
-        hint = nearest(against, known)
-        raise typer.BadParameter(f"against {against!r}{hint}, allowed: {', '.join(known)}")
+        raise typer.BadParameter(not_allowed("against", against, known))
     return [library_named(against, device)]
 
 
