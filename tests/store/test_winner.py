@@ -154,12 +154,47 @@ def test_a_claim_without_times_wins_only_where_nothing_was_measured() -> None:
     assert won(claim, trial(config(2), rounds(7.0))).config == config(2)
 
 
+def test_a_shoot_out_that_was_disturbed_leaves_the_default() -> None:
+    """Whatever the search has seen; its own few times are those of the default."""
+    left = [Samples(RUN.id, "undecided", 0, (2.0,)), Samples(RUN.id, "undecided", 1, ())]
+    default = trial(config(1), [*rounds(3.0), *left], default=True)
+    winner = won(default, trial(config(2), rounds(1.0)))
+    assert (winner.config, winner.tied) == (config(1), True)
+    assert winner.ms == winner.default_ms == 2.9985
+
+
+def test_a_default_without_any_times_stays_without_a_time() -> None:
+    default = trial(config(1), [Samples(RUN.id, "undecided", 0, ())], default=True)
+    winner = won(default, trial(config(2), rounds(1.0)))
+    assert (winner.config, winner.ms, winner.samples) == (config(1), None, 0)
+
+
+def test_what_was_decided_before_outlives_a_disturbed_shoot_out() -> None:
+    first, second = interleaved([2.0] * 6, [1.0] * 6)
+    left = Samples(LATER_RUN.id, "undecided", 0, ())
+    first = trial(config(1), [*first.samples, left], default=True)
+    assert won(first, second).config == config(2)
+
+
+def test_a_default_that_something_stalled_was_not_compared() -> None:
+    """Times as they were taken beside a process on every core, and stored as a gain of 451."""
+    stalled = [0.032, 16.0, 15.9, 16.0, 0.033, 16.1, 16.0, 15.8, 16.0, 16.0, 15.9, 16.1]
+    winner = won(*interleaved(stalled, [0.0354] * 12))
+    assert (winner.config, winner.tied, winner.speedup) == (config(1), True, 1.0)
+
+
+def test_a_config_that_something_stalled_does_not_win_for_that() -> None:
+    first, second = interleaved([1.0] * 10, [0.9] * 10)
+    third = trial(config(0), rounds(*[0.5, 0.5, *[16.0] * 8], stage="final"))
+    assert won(first, second, third).config == config(2)
+
+
 @given(
     st.lists(
         st.tuples(
             st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8),
             st.booleans(),
-            st.sampled_from(["search", "final"]),
+            st.sampled_from(["search", "final", "undecided"]),
         ),
         min_size=1,
         max_size=6,

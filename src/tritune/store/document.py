@@ -11,12 +11,13 @@ from tritune.space import Config
 from tritune.store.errors import FormatError
 from tritune.store.jsonfile import brief, optional, take, time_ms
 from tritune.store.records import FAILURES, Build, Run, Samples, Task, Trial, problem_text
+from tritune.store.winner import UNDECIDED
 from tritune.targets.device import Device
 from tritune.targets.target import Target
 
 #: What a time was taken for. "vendor:NAME" is kept with the default config: the vendor's library,
 #: timed beside it.
-STAGES = ("search", "final", "vendor:NAME")
+STAGES = ("search", "final", UNDECIDED, "vendor:NAME")
 _LARGEST = 2**63 - 1
 
 
@@ -181,7 +182,7 @@ def samples_from_json(fields: Any, where: object) -> Samples:
 
 
 def known_stage(stage: str) -> bool:
-    return stage in STAGES[:2] or stage.startswith("vendor:")
+    return stage in STAGES[:-1] or stage.startswith("vendor:")
 
 
 def times_from_json(values: Any, where: object) -> tuple[float, ...]:

@@ -62,6 +62,7 @@ class Samples:
 
     run: str
     #: "search": measured on the way. "final": measured in the shoot-out, against the default.
+    #: "undecided": what is left of a shoot-out that other processes disturbed too much.
     stage: str
     round: int
     times_ms: tuple[float, ...]

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from tritune.errors import TrituneError
 from tritune.space import Config
-from tritune.store.document import compact, known_stage, times_from_json
+from tritune.store.document import STAGES, compact, known_stage, times_from_json
 from tritune.store.errors import DamagedStoreError, FormatError, StoreError
 from tritune.store.records import FAILURES, Build, Run, Samples, Task, Trial, problem_text
 from tritune.targets.device import Device
@@ -139,7 +139,7 @@ def sample_rows(
 ) -> Iterator[dict[str, Any]]:
     for each in samples:
         if not known_stage(each.stage):
-            raise StoreError(f"{each.stage!r} is no stage: use search, final or vendor:NAME")
+            raise StoreError(f"{each.stage!r} is no stage: use one of {', '.join(STAGES)}")
         times = times_from_json(list(each.times_ms), f"{config}, {each.stage} {each.round}")
         yield {
             "task_id": task_id,

@@ -13,6 +13,11 @@ from tritune.store.records import Samples, Task, Trial
 
 #: Fewer common rounds cannot decide a sign test at 95 %: all of five agree by chance in 1 of 16.
 PAIRED_ROUNDS = 6
+#: The stage of a shoot-out in which other processes disturbed too many samples.
+UNDECIDED = "undecided"
+#: A config whose median is so many times its lower decile was stalled by something else. If that is
+#: the default, it was not compared.
+STALLED = 2.0
 _DEVIATES_95 = 1.96
 
 #: The times of one config: (run, round) -> what was measured in it.
@@ -63,10 +68,28 @@ def decide(trials: Iterable[Trial], started: Mapping[str, str] | None = None) ->
     begun = {trial.run: trial.when for trial in sorted(alive, key=lambda trial: trial.when)}
     begun.update((run, started[run]) for run in _runs(shared) if started and run in started)
     run = _latest_final(shared.values(), begun, measured=True)
+    if run is None:
+        left = _left_undecided(alive, shared)
+        if left is not None:
+            return left
     candidates = _candidates(alive, shared, run)
     if candidates:
         return _race(alive, candidates)
     return _claimed(alive, shared, _latest_final(shared.values(), begun, measured=False))
+
+
+def _left_undecided(
+    alive: Sequence[Trial], shared: Mapping[str, tuple[Samples, ...]]
+) -> Winner | None:
+    """The default, where the only shoot-outs decided nothing; None where none was held."""
+    default = next((trial for trial in alive if trial.default), None)
+    held = any(each.stage == UNDECIDED for group in shared.values() for each in group)
+    if default is None or not held:
+        return None
+    samples = [s for s in shared[default.config.key] if s.stage in (UNDECIDED, "search")]
+    times = [ms for each in samples for ms in each.times_ms]
+    ms = statistics.median(times) if times else None
+    return Winner(default.task, default.config, ms, ms, len(times), default.when, tied=True)
 
 
 def _shared_samples(alive: Sequence[Trial]) -> dict[str, tuple[Samples, ...]]:
@@ -114,7 +137,13 @@ def _candidates(
 
 def _race(alive: Sequence[Trial], candidates: Sequence[_Candidate]) -> Winner:
     best = min(candidates, key=lambda each: (each.ms, each.trial.config.key))
-    tied = [each for each in candidates if each is best or not _slower(each, best)]
+    stalled = [each for each in candidates if _stalled(each)]
+    unsure = [each for each in stalled if each.trial.default]
+    tied = unsure or [
+        each
+        for each in candidates
+        if each is best or (each not in stalled and not _slower(each, best))
+    ]
     default = next((trial.config for trial in alive if trial.default), None)
     winner = min(tied, key=lambda each: _simplicity(each.trial, default))
     return Winner(
@@ -124,8 +153,18 @@ def _race(alive: Sequence[Trial], candidates: Sequence[_Candidate]) -> Winner:
         default_ms=next((each.ms for each in candidates if each.trial.default), None),
         samples=len(winner.times),
         when=winner.trial.when,
-        tied=len(tied) > 1,
+        tied=bool(unsure) or len(tied) > 1,
     )
+
+
+def _stalled(candidate: _Candidate) -> bool:
+    """Whether the machine's doing is in the median: nobody can tell what the config takes.
+
+    Stores from before samples were watched have such times, and so have devices that nobody can
+    watch.
+    """
+    times = candidate.times
+    return candidate.ms > STALLED * times[len(times) // 10]
 
 
 def _claimed(
