@@ -19,6 +19,9 @@ if "TRITON_CACHE_DIR" not in os.environ:
 # Nor may one depend on, or change, what the user has tuned. Tests that tune say where.
 os.environ["TRITUNE_STORE"] = os.path.join(os.environ["TRITON_CACHE_DIR"], "no-store.sqlite")
 
+# Tests run beside each other, and what else the machine does must not decide what they find.
+os.environ["TRITUNE_BUSY"] = "1"
+
 try:
     from hypothesis import HealthCheck, settings
 except ImportError:

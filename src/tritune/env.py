@@ -89,6 +89,12 @@ BACKGROUND_SECONDS = Variable(
     "How often the background mode writes down the problems it met and looks for new winners; "
     "unset: 60.",
 )
+BUSY = Variable(
+    "TRITUNE_BUSY",
+    _switch,
+    "1: tuning measures whatever else runs on the machine, and believes it; unset: what other "
+    "processes disturb is repeated, and one process at a time measures on a device.",
+)
 CHECK = Variable(
     "TRITUNE_CHECK",
     _switch,
@@ -117,6 +123,7 @@ VARIABLES: tuple[Variable[Any], ...] = (
     MODE,
     PINNED,
     BACKGROUND_SECONDS,
+    BUSY,
     CHECK,
     HUGE_PAGES,
     AUTOTUNE,

@@ -47,3 +47,7 @@ class LaunchError(TrituneError):
 
 class DamagedObjectError(LaunchError):
     """A cached object file is not what the compiler wrote."""
+
+
+class DeviceTakenError(TrituneError):
+    """Another process measures on the device, and this one was not to wait."""

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from tritune.cli._tune_display import Display, table
 from tritune.store import Store
+from tritune.store.records import Task
+from tritune.tuning.tuner import Outcome, Progress
+from tritune.workloads.catalog import WORKLOADS
+from tritune.workloads.tuning import Tuned
 
 PROBLEM = "rows=16 columns=512 dtype=float32"
 
@@ -80,6 +85,27 @@ def test_an_interrupted_run_ends_cleanly_and_goes_on_later(tmp_path: Path) -> No
     assert "Traceback" not in out + err
     with Store(store) as opened:
         assert opened.tasks()
+
+
+def test_what_a_busy_machine_left_undecided_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = WORKLOADS["rms_norm"]
+    task = Task("rms_norm", "code", "{}", "device")
+    busy = Outcome(task, None, 3, 0, {}, None, None, 1.0, busy=True)
+    rows = [Tuned(workload, workload.parse("rows=1"), busy)]
+    table(rows, "a store", 1.0, interrupted=False, asked=2, learned=[])
+    shown = capsys.readouterr().out
+    assert "machine busy" in shown
+    assert "this machine is busy: other processes disturbed what was measured for 1 of 2" in shown
+    assert "nothing was measured" not in shown
+
+
+def test_a_run_that_waits_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = WORKLOADS["rms_norm"]
+    with Display(2, None, quiet=False) as display:
+        for _ in range(2):
+            display.begin(workload, workload.parse("rows=1"))
+            display.update(Progress(0, 1, {}, None, None, None, "waiting", holder=1234))
+    assert capsys.readouterr().err.count("waits for process 1234") == 1
 
 
 @pytest.mark.parametrize(

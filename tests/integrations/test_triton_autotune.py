@@ -22,6 +22,7 @@ from tritune.store.records import Samples, Trial
 from tritune.tuning.recorded_calls import recorded_calls
 from tritune.tuning.tune_call import process_store
 from tritune.tuning.tuned_kernel import TunedKernel
+from tritune.tuning.tuner import Outcome
 
 N = 1000
 
@@ -93,7 +94,7 @@ def tuned(store, monkeypatch):
     """The tasks that were tuned, by a tuner that measures nothing: the last config wins."""
     tasks = []
 
-    def tune(job, store, run, settings, crew):
+    def tune(job, store, run, settings, watch, crew):
         tasks.append(job.task)
         job.spec.open().run(job.default)  # in the arguments' copies
         *others, winner = job.points.configs()
@@ -101,6 +102,7 @@ def tuned(store, monkeypatch):
             ms = 1.0 if config is winner else 2.0
             samples = tuple(Samples(run, "final", number, (ms,) * 3) for number in range(6))
             store.add_trial(Trial(job.task, config, run, "2025-01-01", samples=samples))
+        return Outcome(job.task, store.winner(job.task), 0, 0, {}, None, None, 0.0)
 
     monkeypatch.setattr("tritune.tuning.tuner.tune_case", tune)
     return tasks

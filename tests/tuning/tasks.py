@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.tuning import faulty
 from tritune.space import Config, Points
 from tritune.store import Store
@@ -9,7 +11,7 @@ from tritune.store.records import Task
 from tritune.targets.device import Device
 from tritune.targets.target import Target
 from tritune.tuning.effort import Effort
-from tritune.tuning.tuner import Job, Outcome, Settings, begin_run, tune_case
+from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
 
 DEVICE = Device("a CPU", Target("cpu", "test"), 2, 1 << 30, "none")
 TASK = Task("double", "identity", '{"size":1000}', DEVICE.fingerprint)
@@ -32,8 +34,14 @@ def settings(strategy: str = "exhaustive", **changes: object) -> Settings:
     return Settings(EFFORT, **values)  # type: ignore[arg-type]
 
 
-def tune(store: Store, points: Points, default: Config, **changes: object) -> Outcome:
+def tune(
+    store: Store,
+    points: Points,
+    default: Config,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    **changes: object,
+) -> Outcome:
     """A run of its own over the points."""
     store.add_device(DEVICE)
     run = begin_run(store, "test", {"trials": EFFORT.trials})
-    return tune_case(job(points, default), store, run, settings(**changes))  # type: ignore[arg-type]
+    return tune_case(job(points, default), store, run, settings(**changes), watch)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from tritune.errors import TrituneError
 from tritune.policy import mode
+from tritune.policy.sources import PolicyWarning
 from tritune.space import Config, Parameter, Space
 from tritune.store import Store
 from tritune.store.records import Run, Samples, Trial
@@ -22,6 +23,7 @@ from tritune.tuning import later
 from tritune.tuning.autotune import autotune
 from tritune.tuning.triton_configs import config_of, points_of
 from tritune.tuning.tune_call import process_store
+from tritune.tuning.tuner import Outcome, Progress
 
 
 @pytest.fixture
@@ -47,11 +49,12 @@ def no_tuning(monkeypatch):
 def quick_tuning(monkeypatch):
     """A tuner that measures nothing: the last config of the list wins."""
 
-    def tune(job, store, run, settings, crew):
+    def tune(job, store, run, settings, watch, crew):
         job.spec.open().run(job.default)  # in the arguments' copies
         *others, winner = job.points.configs()
         for config in (winner, *others):
             add_trial(store, job.task, config, run, 1.0 if config is winner else 2.0)
+        return Outcome(job.task, store.winner(job.task), 0, 0, {}, None, None, 0.0)
 
     monkeypatch.setattr("tritune.tuning.tuner.tune_case", tune)
 
@@ -248,6 +251,21 @@ def test_in_the_background_a_call_does_not_wait_and_a_later_one_has_the_winner(s
         assert call_scale(kernel) is kernel.configs[0]
         later.wait()
         assert call_scale(kernel) is kernel.configs[1]
+
+
+def test_on_a_busy_machine_the_first_config_is_used_and_said_so(store, monkeypatch):
+    def tune(job, store, run, settings, watch, crew):
+        watch(Progress(0, 3, {}, None, None, None, "waiting", holder=1234))
+        return Outcome(job.task, None, 0, 0, {}, None, None, 0.0, busy=True)
+
+    monkeypatch.setattr("tritune.tuning.tuner.tune_case", tune)
+    monkeypatch.setattr("tritune.policy.sources._warned", set())
+    kernel = autotune(blocks(16, 32, 64), key=["n"])(scale)
+    with pytest.warns(PolicyWarning) as warned:
+        assert call_scale(kernel) is kernel.configs[0]
+    waits, busy = (str(each.message) for each in warned if each.category is PolicyWarning)
+    assert "waits for process 1234" in waits
+    assert "this machine is busy" in busy
 
 
 def test_those_who_listen_hear_of_the_winner(store, quick_tuning, monkeypatch, capsys):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tritune.space import Config
-from tritune.tuning.race import Race
+from tritune.tuning.race import Race, meetings
 
 FAST, SLOW, SLOWEST = (Config.of(BLOCK=size) for size in (64, 32, 16))
 VENDOR = "vendor:library"
@@ -83,3 +83,32 @@ def test_a_failure_takes_its_samples_along():
     race.fail(SLOW)
     assert race.racing == [FAST]
     assert SLOW not in race.rounds
+
+
+def test_a_round_that_others_disturbed_decides_nothing_about_an_entry():
+    race = Race([FAST, SLOW], keep=[FAST, SLOW])
+    for fast, slow in [((1.0,), ()), ((), (1.2,)), ((1.0,), (1.2,))]:
+        race.add(FAST, fast)
+        race.add(SLOW, slow)
+        race.thin_out()
+    assert race.meetings() == 1
+    assert race.ceiling_ms(SLOW) is None
+    assert set(race.racing) == {FAST, SLOW}
+
+
+def test_who_was_never_measured_is_neither_the_best_nor_driven_out():
+    race = Race([FAST, SLOW])
+    for _ in range(6):
+        race.add(FAST, ())
+        race.add(SLOW, (1.0, 1.0, 2.0))
+        race.thin_out()
+    assert set(race.racing) == {FAST, SLOW}
+    assert race.ceiling_ms(FAST) == 3.0
+    assert not race.unmeasured()
+
+
+def test_entries_meet_in_the_rounds_in_which_both_were_measured():
+    one, other, third = [(1.0,), (), (1.0,)], [(2.0,), (2.0,), (2.0,)], [(), (3.0,), (3.0,)]
+    assert meetings([one]) == 2
+    assert meetings([one, other]) == 2
+    assert meetings([one, other, third]) == 1

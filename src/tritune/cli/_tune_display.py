@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from tritune.workloads.workload import Workload
 
 
+NOTHING = "nothing worked"
+BUSY = "machine busy"
+
+
 class Display:
     """Progress on standard error: bars in a terminal, a line per problem elsewhere."""
 
@@ -34,6 +38,7 @@ class Display:
         self.started, self.budget = time.monotonic(), budget
         self.failures: Counter[str] = Counter()
         self.label = ""
+        self.holders: set[int | None] = set()
         self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(), console=self.console,
@@ -72,6 +77,8 @@ class Display:
         note = f"{progress.trials}/{progress.most_trials} configs  {best}  {failed}"
         if progress.stage == "final":
             note += "  shoot-out"
+        if progress.stage == "waiting":
+            note = self._waiting(progress.holder)
         self.bars.update(
             self.current, completed=progress.trials, total=progress.most_trials, note=note
         )
@@ -80,14 +87,23 @@ class Display:
             line = f"[dim]{escape(str(progress.config))}[/]"
             self.screen.update(Group(self.bars, line))
 
+    def _waiting(self, holder: int | None) -> str:
+        """Say, once per process, for whom this one waits."""
+        who = "another process" if holder is None else f"process {holder}"
+        note = f"waits for {who}, which measures on this device"
+        if not self.quiet and holder not in self.holders:
+            self.holders.add(holder)
+            self.console.print(f"{self.label}: {note}", soft_wrap=True, markup=False)
+        return note
+
     def end(self, outcome: tuner.Outcome) -> None:
         self.done += 1
         self.bars.update(self.overall, completed=self.done)
         if self.quiet or self.live:
             return
         winner = outcome.winner
-        what = "nothing worked" if outcome.trials else "no time left"
-        if winner is not None and winner.ms is not None:
+        what = _why_none(outcome)
+        if winner is not None and winner.ms is not None and not outcome.busy:
             what = _ms(winner.ms)
         known = "known" if outcome.known else f"{outcome.new_trials} trials"
         self.console.print(
@@ -159,9 +175,10 @@ def _cells(row: Tuned) -> list[str]:
     failed = " ".join(f"{n} {reason}" for reason, n in sorted(outcome.failures.items()))
     first = [row.workload.name, escape(described(row.problem))]
     last = [str(outcome.trials), failed or "0"]
-    if winner is None or winner.ms is None:
-        why = "[red]nothing worked[/]" if outcome.trials else "[yellow]no time left[/]"
-        return [*first, "-", why, "-", "-", "-", *last, ""]
+    if winner is None or winner.ms is None or outcome.busy:
+        why = _why_none(outcome)
+        colour = "red" if why == NOTHING else "yellow"
+        return [*first, "-", f"[{colour}]{why}[/]", "-", "-", "-", *last, ""]
     gain = winner.speedup
     against = outcome.vendor_ms / winner.ms if outcome.vendor_ms else None
     return [
@@ -174,6 +191,13 @@ def _cells(row: Tuned) -> list[str]:
         *last,
         escape(str(winner.config)),
     ]
+
+
+def _why_none(outcome: tuner.Outcome) -> str:
+    """Why there is no winner to show."""
+    if outcome.busy:
+        return BUSY
+    return NOTHING if outcome.trials else "no time left"
 
 
 def _summary(
@@ -198,11 +222,18 @@ def _summary(
         words.append(f"{_geomean(ahead):.2f}x the vendor's library")
     if words:
         console.print(f"geometric mean: {', '.join(words)}")
-    if rows and new == 0:
+    if rows and all(row.outcome.known for row in rows):
         console.print(f"everything was known already: nothing was measured ({seconds:.1f} s)")
     else:
         console.print(f"{new} new trials in {seconds:.1f} s, stored in {escape(location)}")
-    late = sum(row.outcome.trials == 0 for row in rows)
+    busy = sum(row.outcome.busy for row in rows)
+    if busy:
+        console.print(
+            f"[yellow]this machine is busy[/]: other processes disturbed what was measured for "
+            f"{busy} of {asked} problems; what is not decided keeps its default. Run it again when "
+            "the machine is quiet"
+        )
+    late = sum(row.outcome.trials == 0 and not row.outcome.busy for row in rows)
     if late:
         console.print(
             f"[yellow]{late} of {asked} problems were not begun[/]: run it again to go on, "

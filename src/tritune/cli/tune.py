@@ -274,6 +274,7 @@ def as_document(device: Any, rows: Sequence[Tuned], seconds: float) -> dict[str,
                 "new_trials": outcome.new_trials,
                 "compiles": outcome.compiles,
                 "failures": dict(outcome.failures),
+                "busy": outcome.busy,
             }
         )
     return {

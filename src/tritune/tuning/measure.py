@@ -18,6 +18,9 @@ from tritune.tuning.statistics import Round
 
 #: What entries of a race that are the vendor's begin with.
 VENDOR = "vendor:"
+#: A race in which other processes keep too many samples from being taken is given so many times
+#: the rounds that it needs at least, but no more.
+PATIENCE = 3
 #: Making inputs and working out what is right may take this long.
 _OPENING_SECONDS = 600.0
 
@@ -56,6 +59,8 @@ class Bench:
         )
         #: How many kernels the measuring process has compiled, instead of finding them.
         self.compiles = 0
+        #: How many samples were thrown away because other processes disturbed them.
+        self.disturbed = 0
         self._verdicts: dict[Entry, Verdict] = {}
         self._expecting = False
         #: What has run in the present process, and what was running when one died.
@@ -132,17 +137,22 @@ class Bench:
         """Race the entries: for each its rounds, of each round its samples in milliseconds.
 
         The n-th round of one entry is the n-th of all, so rounds can be compared in pairs; who
-        left early has fewer. Entries that failed are missing: see `failure`. So many rounds are run
-        whatever the budget.
+        left early has fewer, and a round is empty for an entry if other processes disturbed all its
+        samples. Entries that failed are missing: see `failure`. Any two of `keep` have at least
+        `least_rounds` in common, whatever the budget, if the machine is ever quiet enough.
         """
         race = Race(entries, keep, seed)
         started = time.monotonic()
-        for number in range(rounds):
+        most = PATIENCE * least_rounds
+        while race.held < max(rounds, most):
             spent = time.monotonic() - started
             late = budget_seconds is not None and spent > budget_seconds
-            if number >= least_rounds and late:
+            due = late or race.held >= rounds
+            if due and (race.meetings() >= least_rounds or race.held >= most):
                 break
-            left = race.order(number)
+            if race.held >= PATIENCE and race.unmeasured():
+                break
+            left = race.order(race.held)
             while left:  # as many processes as that takes
                 left = self._part_of_round(race, left, samples_per_round)
             race.thin_out()
@@ -158,6 +168,7 @@ class Bench:
             entry = order[message["entry"]]
             if "times_ms" in message:
                 race.add(entry, message["times_ms"])
+                self.disturbed += message["disturbed"]
                 left.remove(entry)
             elif "failure" in message:
                 failure = Failure(**message["failure"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ from tritune.tuning.timing import LONG_MS, Flush, Stopwatch, stopwatch
 from tritune.tuning.verify import guarded_run, judge_vendor, outputs_of, verify
 from tritune.tuning.warm_up import warm_up
 from tritune.tuning.worker import without_memory_limit
+
+#: How long one turn's disturbed samples are repeated.
+REPEATING_SECONDS = 0.25
 
 
 class Measurer:
@@ -100,30 +104,43 @@ class Measurer:
         return None if failure is None else vars(failure)
 
     def round(self, entries: Sequence[Mapping[str, Any]], samples: int) -> None:
-        """Time entries in turn; the report says for each when it begins and what it took.
+        """Time entries in turn; the report says for each when it begins, what it took, and how
+        many samples were thrown away because other processes disturbed them.
 
         An entry has a "config" or a "vendor", and a "ceiling_ms" above which one sample is enough.
         """
         for number, entry in enumerate(entries):
             self._report({"entry": number})
             try:
-                times = self._samples(entry, samples)
+                times, disturbed = self._samples(entry, samples)
             except Exception as error:
                 failure = failure_of(error)
                 self._report({"entry": number, "failure": vars(failure)})
                 if failure.tainted:
                     return
             else:
-                self._report({"entry": number, "times_ms": times})
+                self._report({"entry": number, "times_ms": times, "disturbed": disturbed})
 
-    def _samples(self, entry: Mapping[str, Any], samples: int) -> list[float]:
+    def _samples(self, entry: Mapping[str, Any], samples: int) -> tuple[list[float], int]:
+        """Undisturbed samples, fewer than asked for where they are not to be had in time or would
+        take too long, and how many were disturbed.
+        """
         watch = self._stopwatch(entry)
         ceiling = entry.get("ceiling_ms")
-        times = [watch.sample_ms()]
-        hopeless = ceiling is not None and times[0] > ceiling
-        while len(times) < samples and not hopeless and sum(times) < LONG_MS:
-            times.append(watch.sample_ms())
-        return times
+        times: list[float] = []
+        disturbed = 0
+        end = time.monotonic() + REPEATING_SECONDS
+        while len(times) < samples and sum(times) < LONG_MS:
+            sample = watch.sample()
+            if sample.disturbed:
+                disturbed += 1
+                if time.monotonic() > end:
+                    break
+            else:
+                times.append(sample.ms)
+                if ceiling is not None and times[0] > ceiling:
+                    break
+        return times, disturbed
 
     def _stopwatch(self, entry: Mapping[str, Any]) -> Stopwatch:
         name = json.dumps([entry.get("config"), entry.get("vendor")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
@@ -19,13 +20,16 @@ HOPELESS = 3.0
 class Race:
     """Candidates that take turns; those that are certainly slower than the best config leave.
 
-    Entries in `keep` stay to the end. A name that is no config never drives a config out: it races
-    to be compared with, not to win.
+    A round in which all samples of an entry were disturbed is empty for it. Entries in `keep` stay
+    to the end. A name that is no config never drives a config out: it races to be compared with,
+    not to win.
     """
 
     def __init__(self, entries: Sequence[Entry], keep: Collection[Entry] = (), seed: int = 0):
         self.racing: list[Entry] = list(dict.fromkeys(entries))
         self.rounds: dict[Entry, list[Round]] = {entry: [] for entry in self.racing}
+        #: How many rounds were held.
+        self.held = 0
         self._keep = set(keep)
         self._seed = seed
 
@@ -50,8 +54,18 @@ class Race:
             return None
         return HOPELESS * median(self.rounds[best])
 
+    def meetings(self) -> int:
+        """How often any two of those who stay to the end have met."""
+        kept = [self.rounds[entry] for entry in self._keep if entry in self.rounds]
+        return meetings(kept) if kept else self.held
+
+    def unmeasured(self) -> bool:
+        """Whether nobody has a single sample."""
+        return not any(map(pooled, self.rounds.values()))
+
     def thin_out(self) -> None:
-        """Drop whose confidence interval lies above the best one's."""
+        """End a round: drop whose confidence interval lies above the best one's."""
+        self.held += 1
         best = self._best()
         if best is None:
             return
@@ -62,7 +76,7 @@ class Race:
         ]
 
     def _best(self) -> Entry | None:
-        timed = [e for e in self.racing if isinstance(e, Config) and self.rounds[e]]
+        timed = [e for e in self.racing if isinstance(e, Config) and pooled(self.rounds[e])]
         return min(timed, key=lambda entry: median(self.rounds[entry]), default=None)
 
     def _certainly_slower(self, entry: Entry, best: Entry) -> bool:
@@ -74,3 +88,10 @@ class Race:
             return True
         mine, others = interval(ours), interval(theirs)
         return mine is not None and others is not None and mine[0] > others[1]
+
+
+def meetings(rounds: Sequence[Sequence[Round]]) -> int:
+    """In how many rounds any two of these were both measured; of one alone, in how many it was."""
+    pairs = itertools.combinations_with_replacement(rounds, 2)
+    counts = (sum(bool(a and b) for a, b in zip(*pair, strict=True)) for pair in pairs)
+    return min(counts, default=0)

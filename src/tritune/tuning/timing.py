@@ -7,9 +7,12 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+from tritune.tuning.disturbance import disturbed, run_delay, waited_ms
 
 _cuda: Any = torch.cuda  # without its types: half of its functions have none
 
@@ -25,11 +28,22 @@ LONG_MS = 1000.0
 SHORT_ON_GPU_MS = 0.2
 
 
+@dataclass(frozen=True)
+class Sample:
+    """The time of one call, and whether other processes had the CPUs meanwhile."""
+
+    ms: float
+    disturbed: bool = False
+
+
 class Stopwatch(Protocol):
     """Takes the time of one candidate's calls on one device."""
 
-    def sample_ms(self) -> float:
+    def sample(self) -> Sample:
         """The time of one call: caches emptied before, several calls if they are short."""
+
+    def sample_ms(self) -> float:
+        """The time of one call, disturbed or not."""
 
 
 class CpuStopwatch:
@@ -43,16 +57,26 @@ class CpuStopwatch:
         # The first calls load and warm up, and are no measure for the others.
         warm_ms = self._warm_ms()
         for _ in range(WARMING_CALLS):
+            before = run_delay().read()
             if warm_ms < LONG_MS:
                 warm_ms = min(warm_ms, self._warm_ms())
-            if warm_ms > SHORTEST_SAMPLE_MS * MOST_CALLS:
+            long = warm_ms > SHORTEST_SAMPLE_MS * MOST_CALLS
+            if long and not disturbed(waited_ms(before, run_delay().read()), warm_ms):
                 break
         self.calls = calls_for(warm_ms)
 
-    def sample_ms(self) -> float:
+    def sample(self) -> Sample:
         self._prepare()
+        # While the caches are emptied too: who shares the CPUs then also shares them afterwards,
+        # and a call too short to be interrupted would be slowed down unnoticed.
+        before = run_delay().read()
         self._flush()
-        return self._warm_ms()
+        ms = self._warm_ms()
+        waited = waited_ms(before, run_delay().read())
+        return Sample(ms, disturbed(waited, ms * self.calls))
+
+    def sample_ms(self) -> float:
+        return self.sample().ms
 
     def _warm_ms(self) -> float:
         call, calls = self._call, range(self.calls)
@@ -79,6 +103,10 @@ class GpuStopwatch:
         if once < SHORT_ON_GPU_MS:
             self._calls = calls_for(once)
             self._replay = self._captured() or self._repeated
+
+    def sample(self) -> Sample:
+        # Nothing tells what else a GPU was doing; only how far its times are spread.
+        return Sample(self.sample_ms())
 
     def sample_ms(self) -> float:
         self._prepare()

@@ -33,7 +33,7 @@ from tritune.tuning.run_log import tell_tuned
 
 if TYPE_CHECKING:
     from tritune.tuning.in_process import Times
-    from tritune.tuning.tuner import Job, Settings
+    from tritune.tuning.tuner import Job, Progress, Settings
 
 #: Lists up to this long are tried from end to end, as Triton does; of a space or a longer list, as
 #: many configs as the effort says.
@@ -129,7 +129,7 @@ def written_call(wanted: CallToTune) -> Iterator[WrittenCase]:
 
 
 def tune_written(question: Question, written: WrittenCase, store: Store) -> Tuned | None:
-    """Tune a call that is in a folder; None where no config works."""
+    """Tune a call that is in a folder; None where no config works, or nothing could be decided."""
     # Programs whose winners are known do without what a search needs.
     from tritune.tuning.shared_crew import shared_crew
     from tritune.tuning.tuner import begin_run, tune_case
@@ -137,20 +137,30 @@ def tune_written(question: Question, written: WrittenCase, store: Store) -> Tune
     settings = settings_for(question, written.nbytes)
     run = begin_run(store, "autotune", _environment(settings))
     job = job_of(question, written, store)
+    name = question.kernel.name
+
+    def watch(progress: Progress) -> None:
+        if progress.stage == "waiting":
+            warn_once(f"{name} waits for process {progress.holder}, which measures on this device")
+
     with shared_crew(settings) as crew:
-        tune_case(job, store, run, settings, crew=crew)
+        outcome = tune_case(job, store, run, settings, watch, crew)
+    if outcome.busy:
+        warn_once(
+            f"this machine is busy: other processes disturbed what was measured of {name} for "
+            f"{question.task.problem}, and nothing was decided"
+        )
     trials = [t for t in store.trials(question.task) if t.config in question.points]
     failures = [f"{t.config} ({t.failure}): {t.message}" for t in trials if t.failure]
     tell_tuned(question.kernel.name, len(trials), failures)
     winner = decide(trials, store.started())
-    if winner is None:
+    if winner is None and not outcome.busy:
         reasons = sorted({f"{t.failure}: {t.message}".partition("\n")[0] for t in trials})
         warn_once(
-            f"no config of {question.kernel.name} works for {question.task.problem}, so the "
+            f"no config of {name} works for {question.task.problem}, so the "
             f"first is used ({'; '.join(reasons[:3])})"
         )
-        return None
-    return Tuned(winner, trials)
+    return None if winner is None else Tuned(winner, trials)
 
 
 def job_of(question: Question, written: WrittenCase, store: Store) -> Job:
@@ -159,7 +169,14 @@ def job_of(question: Question, written: WrittenCase, store: Store) -> Job:
 
     device = detect(question.device)
     store.add_device(device)
-    return Job(question.task, written.spec, question.points, question.default, str(device.target))
+    return Job(
+        question.task,
+        written.spec,
+        question.points,
+        question.default,
+        str(device.target),
+        device=str(question.device),
+    )
 
 
 def keep_times(

@@ -8,6 +8,9 @@ the best configs meet the default once more, in more rounds; the store's rule de
 
 While a batch is verified and measured, the next one is compiled. Where the device is the CPU that
 compiles, the compilers are stopped while the clock runs.
+
+One process at a time does this on a device. What other processes disturb all the same is repeated,
+and if it stays so, nothing is decided: the default stays, and the next run goes on.
 """
 
 from __future__ import annotations
@@ -26,14 +29,16 @@ from typing import Any
 from tritune.space import Config, Points
 from tritune.store import Store
 from tritune.store.records import Build, Run, Samples, Task, Trial
-from tritune.store.winner import PAIRED_ROUNDS, Winner
+from tritune.store.winner import PAIRED_ROUNDS, UNDECIDED, Winner
 from tritune.tuning.build import BuildPool, BuildResult
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.crew import Crew
+from tritune.tuning.device_lock import device_lock
 from tritune.tuning.effort import Effort
 from tritune.tuning.measure import VENDOR, Bench
+from tritune.tuning.race import Entry, meetings
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
-from tritune.tuning.statistics import median
+from tritune.tuning.statistics import Round, median, pooled
 
 #: Less than this is no improvement that is worth going on for.
 IMPROVEMENT = 0.99
@@ -54,6 +59,8 @@ class Progress:
     default_ms: float | None
     config: Config | None
     stage: str
+    #: In the stage "waiting": the process that measures on the device, if that is known.
+    holder: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,16 @@ class Outcome:
     seconds: float
     #: Kernels that were compiled; what was found in Triton's cache does not count.
     compiles: int = 0
+    #: Whether other processes kept it from being decided: the default stays, and the next run tries
+    #: again.
+    busy: bool = False
+    #: Samples that were thrown away because other processes disturbed them.
+    disturbed: int = 0
 
     @property
     def known(self) -> bool:
         """Whether nothing had to be measured."""
-        return self.new_trials == 0
+        return self.new_trials == 0 and not self.busy
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,8 @@ class Job:
     prior: Sequence[Prior] = ()
     #: What the hardware would need at least, if that is known.
     limit_ms: float | None = None
+    #: What torch calls the device that is measured on.
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,8 @@ class Settings:
     memory_bytes: int = 4 << 30
     #: Whether the vendor's library is timed beside the finalists.
     vendors: bool = True
+    #: Whether to wait for another process that measures on the device, or raise DeviceTakenError.
+    wait: bool = True
 
 
 def begin_run(store: Store, command: str, environment: Mapping[str, Any]) -> str:
@@ -124,14 +140,19 @@ def tune_case(
     Who tunes several tasks in a row spares each the start of its processes with a `Crew`.
     """
     started = time.monotonic()
-    tuning = _Tuning(job, store, run, settings, started + settings.budget_seconds, watch)
+
+    def begin() -> _Tuning:
+        deadline = time.monotonic() + settings.budget_seconds
+        return _Tuning(job, store, run, settings, deadline, watch)
+
+    tuning = begin()
     if not tuning.answered():
-        with nullcontext(crew) if crew is not None else Crew(settings) as workers:
-            tuning.pool, tuning.bench = workers.turn_to(job.spec, job.default)
-            before = tuning.bench.compiles
-            tuning.search()
-            tuning.shoot_out()
-            tuning.compiles += tuning.bench.compiles - before
+        with device_lock(job.device, wait=settings.wait, waiting=tuning.wait_for):
+            if store.trials(job.task) != tuning.trials:  # another process has gone on meanwhile
+                tuning = begin()
+            if not tuning.answered():
+                with nullcontext(crew) if crew is not None else Crew(settings) as workers:
+                    tuning.use(*workers.turn_to(job.spec, job.default))
     return _outcome(job, store, tuning, started)
 
 
@@ -161,9 +182,13 @@ class _Tuning:
         self.rounds = 0
         self.since_improvement = 0
         self.best: Config | None = None
+        #: Configs whose race other processes have disturbed too much: the next run tries again.
+        self.unmeasured: set[Config] = set()
+        self.busy = False
+        self.disturbed = 0
+        self.trials = store.trials(job.task)
         # Others may have been tried for another list of configs.
-        known = (trial for trial in store.trials(job.task) if trial.config in job.points)
-        self.known = _originals_first([*known])
+        self.known = _originals_first([t for t in self.trials if t.config in job.points])
         for trial in self.known:
             self._learn(trial)
         self.pool: BuildPool
@@ -174,6 +199,19 @@ class _Tuning:
         finals = any(s.stage == "final" for trial in self.known for s in trial.samples)
         searched = len(self.known) >= self.most_trials or self._hopeless()
         return bool(self.known) and searched and (finals or self.best is None)
+
+    def use(self, pool: BuildPool, bench: Bench) -> None:
+        """Search with these workers, and find out who has won."""
+        self.pool, self.bench = pool, bench
+        compiles, disturbed = bench.compiles, bench.disturbed
+        self.search()
+        self.shoot_out()
+        self.compiles += bench.compiles - compiles
+        self.disturbed += bench.disturbed - disturbed
+
+    def wait_for(self, holder: int | None) -> None:
+        """Tell the watcher that another process measures on the device."""
+        self._report("waiting", holder)
 
     def search(self) -> None:
         """Batch after batch until the budget, the space or the hope is used up."""
@@ -201,33 +239,37 @@ class _Tuning:
             self.pool.cancel()
 
     def shoot_out(self) -> None:
-        """Race the best configs against the default, and the vendor beside them."""
+        """Race the best configs against the default, and the vendor beside them.
+
+        Where other processes disturbed most of it, or left too few rounds in which any two of them
+        were measured, it decides nothing, and the next run holds another.
+        """
         default = self.job.default
         seconds = min(self.effort.final_seconds, FINAL_SHARE * self.settings.budget_seconds)
         finalists = self._finalists(seconds)
         if not finalists:
             return
         self._report("final")
-        entries: list[Config | str] = [*finalists]
+        entries: list[Entry] = [*finalists]
         if self.settings.vendors:
             entries += [VENDOR + name for name in self.bench.vendors()]
         # The vendor's functions leave when they are clearly slower; finalists stay to the end.
-        times = self.bench.time(
+        times, believed = self._timed(
             entries,
             self.effort.final_rounds,
-            self._samples_per_round(),
             keep=finalists,
             budget_seconds=seconds,
             least_rounds=PAIRED_ROUNDS,
         )
+        met = meetings([times[each] for each in finalists if each in times])
+        decided = believed and met >= PAIRED_ROUNDS
+        self.busy = not decided
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():
-            owner, stage = (default, entry) if isinstance(entry, str) else (entry, "final")
+            stage = "final" if decided else UNDECIDED
+            owner, stage = (default, entry) if isinstance(entry, str) else (entry, stage)
             if owner in self.results:
-                samples = (
-                    Samples(self.run, stage, number, tuple(ms)) for number, ms in enumerate(rounds)
-                )
-                found.setdefault(owner, []).extend(samples)
+                found.setdefault(owner, []).extend(self._samples(stage, rounds, 0))
         self.store.add_race(self.job.task, found)
 
     def _finalists(self, seconds: float) -> list[Config]:
@@ -248,13 +290,13 @@ class _Tuning:
         return finalists + [default] * (self.results.get(default) is not None)
 
     def _next_batch(self, pending: int = 0) -> list[Config]:
-        left = self.most_trials - len(self.results) - pending
+        left = self.most_trials - len(self.results) - len(self.unmeasured) - pending
         count = min(self.effort.batch, left)
         if count <= 0 or time.monotonic() > self.deadline:
             return []
         # The default comes first, whatever the strategy would begin with.
         default = self.job.default
-        first = [] if self.results or pending else [default]
+        first = [] if default in self.results or pending else [default]
         asked = self.strategy.ask(count - len(first))
         return first + [config for config in asked if config != default]
 
@@ -280,7 +322,7 @@ class _Tuning:
             else:
                 self._commit(self._trial(result, duplicate_of=original.key))
         # Whose original failed in the race has to show for itself.
-        if orphans:
+        if orphans and not self.busy:
             self._judge(orphans)
 
     def _verified(self, result: BuildResult) -> bool:
@@ -291,32 +333,46 @@ class _Tuning:
 
     def _race(self, racing: Mapping[Config, BuildResult]) -> None:
         incumbent = self.best
-        entries = [*racing] + ([incumbent] if incumbent is not None else [])
+        entries: list[Entry] = [*racing, *([incumbent] if incumbent is not None else [])]
         self.pool.pause()
         try:
-            times = self.bench.time(
-                entries,
-                self.effort.rounds,
-                self._samples_per_round(),
-                keep=[incumbent] if incumbent else [],
+            times, believed = self._timed(
+                entries, self.effort.rounds, keep=[incumbent] if incumbent else []
             )
         finally:
             self.pool.resume()
+        measured = {config for config, rounds in times.items() if pooled(rounds)}
+        # Without what the others are compared with, there is nothing to learn from their times.
+        needed = self.job.default if incumbent is None else incumbent
+        if not believed or (needed in times and needed not in measured):
+            measured.clear()
         pace = 1.0
-        if incumbent is not None and times.get(incumbent):
+        if incumbent in measured:
             before = self.results[incumbent]
             assert before is not None
             pace = before / median(times[incumbent])
-            self.store.add_samples(self.job.task, incumbent, *self._samples(times[incumbent]))
+            samples = self._samples("search", times[incumbent], self.rounds)
+            self.store.add_samples(self.job.task, incumbent, *samples)
         for config, result in racing.items():
-            rounds = times.get(config)
-            if rounds:
-                trial = self._trial(result, samples=self._samples(rounds))
-                self._commit(trial, median(rounds) * pace)
-            else:
+            if config not in times:
                 verdict = self.bench.failure(config)
                 self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
+            elif config in measured:
+                samples = self._samples("search", times[config], self.rounds)
+                self._commit(self._trial(result, samples=samples), median(times[config]) * pace)
+            else:
+                self.unmeasured.add(config)
+        self.busy = bool(times) and not measured
         self.rounds += self.effort.rounds
+
+    def _timed(
+        self, entries: Sequence[Entry], rounds: int, **options: Any
+    ) -> tuple[dict[Entry, list[Round]], bool]:
+        """A race, and whether to believe it: others disturbed no more samples than they left."""
+        before = self.bench.disturbed
+        times = self.bench.time(entries, rounds, self._samples_per_round(), **options)
+        disturbed = self.bench.disturbed - before
+        return times, disturbed <= sum(len(pooled(each)) for each in times.values())
 
     def _samples_per_round(self) -> int:
         """A long call tells as much as several short ones."""
@@ -324,10 +380,15 @@ class _Tuning:
         assert best is not None
         return 3 if best < 5.0 else 2 if best < 50.0 else 1
 
-    def _samples(self, rounds: Sequence[Sequence[float]]) -> tuple[Samples, ...]:
+    def _samples(self, stage: str, rounds: Sequence[Round], first: int) -> tuple[Samples, ...]:
+        """What is stored of a race, its rounds counted from the first.
+
+        Of one that decides nothing, the empty rounds too: they say that there was a race.
+        """
         return tuple(
-            Samples(self.run, "search", self.rounds + number, tuple(ms))
-            for number, ms in enumerate(rounds)
+            Samples(self.run, stage, number, tuple(ms))
+            for number, ms in enumerate(rounds, first)
+            if ms or stage == UNDECIDED
         )
 
     def _trial(self, result: BuildResult, **outcome: Any) -> Trial:
@@ -386,20 +447,20 @@ class _Tuning:
             self.since_improvement += 1
 
     def _enough(self) -> bool:
-        return time.monotonic() > self.deadline or self._hopeless()
+        return self.busy or time.monotonic() > self.deadline or self._hopeless()
 
     def _hopeless(self) -> bool:
         """Whether more trials would hardly find anything better."""
         best = None if self.best is None else self.results[self.best]
         return self.since_improvement >= self.effort.patience_near(self.job.limit_ms, best)
 
-    def _report(self, stage: str) -> None:
+    def _report(self, stage: str, holder: int | None = None) -> None:
         best = None if self.best is None else self.results[self.best]
         default = self.results.get(self.job.default)
         self.watch(
             Progress(
                 len(self.results), self.most_trials, dict(self.failures), best, default, self.best,
-                stage,
+                stage, holder,
             )
         )  # fmt: skip
 
@@ -426,6 +487,8 @@ def _outcome(job: Job, store: Store, tuning: _Tuning, started: float) -> Outcome
         fastest and fastest[0],
         time.monotonic() - started,
         tuning.compiles,
+        tuning.busy,
+        tuning.disturbed,
     )
 
 

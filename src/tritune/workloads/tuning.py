@@ -92,6 +92,7 @@ def job_for(
         str(target),
         prior=priors(store, task),
         limit_ms=1000 * limit,
+        device=str(device),
     )
 
 
