@@ -31,6 +31,9 @@ def tune_recorded(location, device, budget_seconds):
     from tritune.store import Store
     if os.environ.get("STAND_IN") == "fails":
         raise SystemExit("out of luck")
+    if os.environ.get("STAND_IN") == "finds the device taken":
+        from tritune.errors import DeviceTakenError
+        raise DeviceTakenError("process 1 measures on cpu")
     with Store(location) as store:
         met = store.met_problems()
     assert [count for _, _, _, count in met] == [3, 1], met
@@ -48,7 +51,7 @@ sys.modules["tritune.workloads.tuning"] = module
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
     root = Path(__file__).parents[2]
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{root}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, root / "src", root))))
 
 
 @pytest.fixture
@@ -91,6 +94,24 @@ def test_a_tuner_that_fails_is_a_warning(
     process.wait()
     with pytest.warns(PolicyWarning, match="background tuning on cpu failed: out of luck"):
         looks(watched).step()
+
+
+def test_a_tuner_that_found_the_device_taken_is_started_again_without_a_word(
+    watched: Policy,
+    stand_in: None,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    monkeypatch.setenv("STAND_IN", "finds the device taken")
+    watched.config_for(KERNEL, problem(), CPU)
+    looks(watched).step()
+    tuner = looks(watched).tuners[CPU]
+    first = tuner._process
+    assert first is not None
+    assert first.wait() == background.TRY_LATER
+    looks(watched).step()
+    assert tuner._process not in (None, first)
+    assert not [each for each in recwarn if each.category is PolicyWarning]
 
 
 def test_counts_are_written_down_when_the_mode_ends(watched: Policy, store_path: Path) -> None:

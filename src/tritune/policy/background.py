@@ -30,6 +30,7 @@ from typing import IO, Any
 import torch
 
 from tritune import env
+from tritune.errors import DeviceTakenError
 from tritune.policy.recorder import Key
 from tritune.policy.sources import warn_once
 from tritune.store.records import problem_text
@@ -41,6 +42,8 @@ INTERVAL_SECONDS = 60.0
 BUDGET_SECONDS = 600.0
 #: How long it may take to end when it is told to.
 GRACE_SECONDS = 5.0
+#: The exit status of a process that did not tune because another one measures on the device.
+TRY_LATER = os.EX_TEMPFAIL
 
 
 class Background:
@@ -129,8 +132,11 @@ class TunerProcess:
         self._errors: IO[bytes] | None = None
 
     def look(self, met: bool) -> None:
-        """Start the process if something was met and none is running; say so if it has failed."""
+        """Start the process if something was met and none is running, or if it found the device
+        taken; say so if it has failed.
+        """
         if self._process is not None and self._process.poll() is not None:
+            met = met or self._process.returncode == TRY_LATER
             self._say_if_failed()
             self._process = None
         if met and self._process is None:
@@ -161,7 +167,7 @@ class TunerProcess:
 
     def _say_if_failed(self) -> None:
         assert self._process is not None and self._errors is not None
-        if self._process.returncode != 0:
+        if self._process.returncode not in (0, TRY_LATER):
             self._errors.seek(0)
             lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["?"]
             warn_once(f"background tuning on {self.device} failed: {lines[-1]}")
@@ -183,7 +189,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lowest_priority()
     with contextlib.suppress(KeyboardInterrupt), alone(options.store) as is_alone:
         if is_alone:
-            _tune_recorded(options.store, options.device, options.budget)
+            try:
+                _tune_recorded(options.store, options.device, options.budget)
+            except DeviceTakenError:
+                sys.exit(TRY_LATER)
 
 
 def lowest_priority() -> None:

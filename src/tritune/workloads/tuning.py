@@ -157,8 +157,9 @@ def tune_recorded(
     """Tune the problems that programs have met, the most frequent first, and learn from them.
 
     Before any of them is searched, each races its default with what won for problems near it.
+    DeviceTakenError where another process measures on the device: there is no hurry.
     """
-    settings = Settings(EFFORTS["quick"], budget_seconds=budget_seconds, vendors=False)
+    settings = Settings(EFFORTS["quick"], budget_seconds=budget_seconds, vendors=False, wait=False)
     where = torch.device(device)
     with Store(store_location) as store:
         work = problems_met(store, where)
