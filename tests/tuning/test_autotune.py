@@ -1,10 +1,12 @@
 """`tritune.autotune` is `triton.autotune`, and remembers."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests.tuning.spinning import beside_a_spinner
 from tritune.errors import TrituneError
 from tritune.policy import mode
 from tritune.policy.sources import PolicyWarning
@@ -286,6 +289,29 @@ def test_pruning_happens_in_the_program_and_one_config_needs_no_race(store, no_t
     )(scale)
     assert call_scale(kernel).kwargs == {"BLOCK": 32}
     assert seen["n"] == 1000 and seen["given"] == ["grid", "warmup"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="nothing says who waits")
+def test_within_the_process_a_busy_machine_leaves_the_first_config(store, tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITUNE_BUSY")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tritune.policy.sources._warned", set())
+    lock = threading.Lock()
+
+    def hook(args):
+        lock.locked()  # which keeps it from being sent to another process
+
+    def bench(call, quantiles):
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.1:  # longer than a scheduler's slice
+            call()
+        return [1.0]
+
+    kernel = autotune(blocks(16, 64, pre_hook=hook), key=["n"], do_bench=bench)(scale)
+    with beside_a_spinner(), pytest.warns(UserWarning, match="this machine is busy"):
+        assert call_scale(kernel) is kernel.configs[0]
+    with Store(tmp_path / "store.sqlite") as opened:
+        assert opened.tasks() == []
 
 
 def test_what_cannot_be_sent_is_tuned_in_the_process_with_a_warning(store):

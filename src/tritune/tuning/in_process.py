@@ -9,12 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tritune.policy.sources import warn_once
+from tritune.tuning.device_lock import device_lock
+from tritune.tuning.disturbance import disturbed, run_delay, waited_ms
+
+#: How often a measurement is made that other processes disturb.
+_TRIES = 3
 #: As in the tuner: the best few meet again, in as many rounds as it takes to tell them apart.
 _FINALISTS, _FINAL_ROUNDS = 4, 6
 
@@ -30,10 +37,35 @@ class Times:
     final: Mapping[Any, Sequence[float]]
 
 
+class BusyError(Exception):
+    """Other processes disturb what is measured, again and again."""
+
+
 def race_in_process(
     owner: Any, configs: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Times:
-    """Time the configs of one of Triton's autotuners. If all fail, the first error is raised."""
+    """Time the configs of one of Triton's autotuners. If all fail, the first error is raised.
+
+    BusyError where the machine is too busy to tell.
+    """
+    tensors = [_tensor_of(value) for value in (*args, *kwargs.values())]
+    device = next((each.device for each in tensors if each is not None), torch.device("cpu"))
+
+    def say(holder: int | None) -> None:
+        name = owner.base_fn.__qualname__
+        warn_once(f"{name} waits for process {holder}, which measures on this device")
+
+    with device_lock(device, waiting=say):
+        return _race(owner, configs, args, kwargs, _undisturbed if device.type == "cpu" else _once)
+
+
+def _race(
+    owner: Any,
+    configs: Sequence[Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    measured: Callable[[Callable[[], Any]], Any],
+) -> Times:
     copies = Copies([*args, *kwargs.values()])
     args = tuple(copies.of(each) for each in args)
     kwargs = {name: copies.of(each) for name, each in kwargs.items()}
@@ -42,7 +74,9 @@ def race_in_process(
 
     def time_ms(config: Any) -> float:
         try:
-            found = owner._bench(*args, config=config, **kwargs)
+            found = measured(lambda: owner._bench(*args, config=config, **kwargs))
+        except BusyError:
+            raise
         except Exception as error:
             errors.append(error)
             return math.inf
@@ -64,6 +98,21 @@ def race_in_process(
             else:
                 del final[config]
     return Times({each: ms for each, ms in once.items() if ms < math.inf}, final)
+
+
+def _once(measure: Callable[[], Any]) -> Any:
+    return measure()
+
+
+def _undisturbed(measure: Callable[[], Any]) -> Any:
+    """What a measurement finds when this process has the CPUs that it needs."""
+    for _ in range(_TRIES):
+        before, begun = run_delay().read(), time.perf_counter()
+        found = measure()
+        took_ms = (time.perf_counter() - begun) * 1000
+        if not disturbed(waited_ms(before, run_delay().read()), took_ms):
+            return found
+    raise BusyError
 
 
 class Copies:

@@ -31,7 +31,7 @@ from tritune.store.records import Task
 from tritune.targets.device import detect
 from tritune.tuning.call_facts import Facts, Problem, call_with, device_of
 from tritune.tuning.call_folder import CallToTune, Hooks
-from tritune.tuning.in_process import Times, race_in_process
+from tritune.tuning.in_process import BusyError, Times, race_in_process
 from tritune.tuning.later import later
 from tritune.tuning.launches import Call, innermost, stack_of
 from tritune.tuning.portable import PortableError
@@ -344,7 +344,15 @@ class TunedKernel:
             f"processes cannot: {reason}"
         )
         started = time.monotonic()
-        times = race_in_process(owner, configs, args, kwargs)
+        try:
+            times = race_in_process(owner, configs, args, kwargs)
+        except BusyError:
+            warn_once(
+                f"this machine is busy: other processes disturbed what was measured of {name}, and "
+                "its first config is used"
+            )
+            self._reset(configs[0], args, kwargs)
+            return self._settle(key, configs[0])
         owner.bench_time = time.monotonic() - started
         failed = [str(config) for config in configs if config not in times.once]
         tell_tuned(name, len(configs), failed)
