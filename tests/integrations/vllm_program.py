@@ -6,13 +6,17 @@ vLLM needs for other things than attention, and that are not installed, are repl
 
 import json
 import multiprocessing
+import os
+import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 from tests.integrations.absent import replace_absent
 
 replace_absent()
 
+import cloudpickle  # noqa: E402
 import torch  # noqa: E402
 
 SIZE, PAGE, PAGES = 32, 16, 64
@@ -69,6 +73,11 @@ def batch(queries, lengths, heads, kv_heads, dtype, layout):
     return SimpleNamespace(table=table, slots=slots, requests=requests, cache=cache.to(dtype))
 
 
+def made_builder(backend):
+    config = SimpleNamespace(use_v2_model_runner=True)
+    return backend.get_builder_cls()(SimpleNamespace(), ["layer"], config, torch.device("cpu"))
+
+
 def common_metadata(made, queries, lengths, causal):
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -98,7 +107,7 @@ def attend(backend, queries, lengths, *, heads=4, kv_heads=2, dtype=torch.float3
         options.get("logits_soft_cap"), "decoder", None,
         **({"sinks": options["sinks"]} if "sinks" in options else {}),
     )  # fmt: skip
-    builder = backend.get_builder_cls()(SimpleNamespace(), ["layer"], None, torch.device("cpu"))
+    builder = made_builder(backend)
     layer = SimpleNamespace(_k_scale=torch.tensor(0.5), _v_scale=torch.tensor(0.25))
     cache = made.cache
     if kv_cache_dtype != "auto":
@@ -115,6 +124,12 @@ def attend(backend, queries, lengths, *, heads=4, kv_heads=2, dtype=torch.float3
     out = impl.forward(layer, torch.cat([query, padding]), None, None, cache, metadata, output)
     assert out is output and bool((output[len(query) :] == 7.0).all())
     causal_of = causal.tolist() if isinstance(causal, torch.Tensor) else [causal] * len(queries)
+    if kv_cache_dtype != "auto":
+        kind = torch.float8_e5m2 if kv_cache_dtype == "fp8_e5m2" else torch.float8_e4m3fn
+        made.requests = [
+            (q, 0.5 * (keys / 0.5).to(kind).float(), 0.25 * (values / 0.25).to(kind).float())
+            for q, keys, values in made.requests
+        ]
     expected = torch.cat([
         reference(
             *request, causal=each, scale=scale, window=options.get("sliding_window"),
@@ -134,7 +149,7 @@ def encode(backend, lengths, window):
     impl = backend.get_impl_cls()(
         4, SIZE, SIZE**-0.5, 2, None, window, "auto", None, "encoder_only", None
     )
-    builder = backend.get_builder_cls()(SimpleNamespace(), ["layer"], None, torch.device("cpu"))
+    builder = made_builder(backend)
     made = SimpleNamespace(
         table=torch.zeros(len(lengths), 1, dtype=torch.int32),
         slots=[torch.zeros(n, dtype=torch.int64) for n in lengths],
@@ -156,8 +171,10 @@ def encode(backend, lengths, window):
     return float((out.double() - torch.cat(parts)).abs().max())
 
 
-def registered(_=None):
-    """What a process of vLLM's finds after it has loaded its plug-ins, more than once."""
+def registered(sent=None):
+    """What a process of vLLM's finds after it has loaded its plug-ins, more than once; `sent` is
+    the member of vLLM's enum that it was started with.
+    """
     from tests.integrations.absent import replace_absent
 
     replace_absent()
@@ -177,7 +194,48 @@ def registered(_=None):
         "path": chosen.get_path(),
         "cpu_path": on_cpu.get_path(),
         "names": [each.get_class().get_name() for each in (chosen, on_cpu)],
+        "sent": sent is chosen,
     }
+
+
+#: As Ray starts a worker: what it is to do comes by cloudpickle, plug-ins are loaded later.
+RECEIVES = """
+import json, sys
+from tests.integrations import vllm_program
+import cloudpickle
+print(json.dumps(vllm_program.registered(cloudpickle.load(sys.stdin.buffer))))
+"""
+
+
+def started_otherwise(chosen):
+    """What processes find that were started with the member of the enum, by each method."""
+    found = {}
+    for method in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context(method)
+        with ProcessPoolExecutor(1, context) as pool:
+            found[method] = pool.submit(registered, chosen).result()
+    done = subprocess.run(
+        [sys.executable, "-c", RECEIVES],
+        input=cloudpickle.dumps(chosen), stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    return {**found, "cloudpickle": json.loads(done.stdout.splitlines()[-1])}
+
+
+#: Hides every backend that Triton does not bring itself.
+HIDDEN = {"TRITON_BACKENDS_IN_TREE": "1"}
+REGISTERS = """
+from tests.integrations import vllm_program
+from tritune.integrations.vllm import registered
+print(type(registered()).CPU_ATTN.get_path())
+"""
+
+
+def without_triton():
+    """What computes attention on a CPU where Triton lacks tritune's backend."""
+    command = [sys.executable, "-c", REGISTERS]
+    environment = {**os.environ, **HIDDEN}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()[-1]
 
 
 def reasons(backend, **changes):
@@ -190,12 +248,19 @@ def reasons(backend, **changes):
     return backend.validate_configuration(**{**model, **changes})
 
 
+def refusal(backend, head_size, kv_cache_dtype):
+    """What a layer says that the backend cannot compute."""
+    try:
+        backend.get_impl_cls()(4, head_size, 1.0, 2, None, None, kv_cache_dtype)
+    except ValueError as error:
+        return str(error)
+
+
 def main():
     here = registered()
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        processes = pool.map(registered, range(2))
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+    processes = started_otherwise(AttentionBackendEnum["TRITUNE"])
     backend = AttentionBackendEnum.CPU_ATTN.get_class()
     half, brain = torch.float16, torch.bfloat16
     errors = {
@@ -213,6 +278,7 @@ def main():
         "not causal": attend(backend, [9, 1], [40, 17], causal=False),
         "each its own": attend(backend, [9, 4], [40, 17], causal=torch.tensor([True, False])),
         "fp8 cache": attend(backend, [9, 1], [40, 17], kv_cache_dtype="fp8"),
+        "fp8 e5m2 cache": attend(backend, [9, 1], [40, 17], kv_cache_dtype="fp8_e5m2"),
         "encoder": encode(backend, [20, 7], None),
         "encoder with window": encode(backend, [20, 7], 3),
     }
@@ -221,13 +287,23 @@ def main():
     print(
         json.dumps(
             {
-                "processes": [here, *processes],
+                "processes": {"here": here, **processes},
+                "without_triton": without_triton(),
                 "errors": errors,
                 "profiling": float(profiling.abs().max()),
                 "reasons": {
                     "good": reasons(backend, has_sink=True, has_sliding_window=True),
                     "bad": reasons(backend, head_size=576, use_mla=True, block_size=24),
+                    "cache in another dtype": reasons(backend, kv_cache_dtype="float16"),
+                    "window that looks ahead": reasons(
+                        backend, use_non_causal=True, has_sliding_window=True
+                    ),
                 },
+                "refused": [
+                    refusal(backend, 512, "auto"),
+                    refusal(backend, 64, "bfloat16"),
+                    refusal(backend, 64, "int8_per_token_head"),
+                ],
             }
         )
     )

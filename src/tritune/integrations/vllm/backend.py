@@ -23,6 +23,7 @@ from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import paged_attention
 
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+_FLOATS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _QUANTIZED = {
     "fp8": torch.float8_e4m3fn,
     "fp8_e4m3": torch.float8_e4m3fn,
@@ -222,7 +223,7 @@ class TrituneAttentionBackend(AttentionBackend):
     """What vLLM selects with `--attention-backend TRITUNE`."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16", *_QUANTIZED]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", *_FLOATS, *_QUANTIZED]
     forward_includes_kv_cache_update = False
 
     @staticmethod
@@ -261,10 +262,17 @@ class TrituneAttentionBackend(AttentionBackend):
     def supports_attn_type(cls, attn_type: str) -> bool:
         return attn_type in tuple(AttentionType)
 
+    @classmethod
+    def supports_combination(
+        cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, *others: Any
+    ) -> str | None:
+        if kv_cache_dtype in _FLOATS and _FLOATS[kv_cache_dtype] != dtype:
+            return f"a {kv_cache_dtype} KV cache with a {dtype} model not supported"
+        return None
 
-class TrituneCPUAttentionBackend(TrituneAttentionBackend):
-    """The same under the name of vLLM's own CPU backend, which is the only one that CPUs get."""
-
-    @staticmethod
-    def get_name() -> str:
-        return "CPU_ATTN"
+    @classmethod
+    def validate_configuration(cls, *args: Any, **model: Any) -> list[str]:
+        reasons: list[str] = super().validate_configuration(*args, **model)
+        if model.get("use_non_causal") and model.get("has_sliding_window"):
+            reasons.append("non-causal attention with a sliding window not supported")
+        return reasons
