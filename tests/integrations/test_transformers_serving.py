@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+import tritune
 from tests.integrations.families import DECODERS, ENCODERS, exact_logits, logits, make, padding
 from tests.integrations.families import prompt as make_prompt
 from tritune.testing import assert_within_rule
@@ -56,3 +57,17 @@ def test_a_compiled_model_computes_the_same(family: str, backend: str) -> None:
             out = compiled(input_ids=ids, attention_mask=mask).logits[mask.bool()]
         plain = logits(model, "eager", ids, attention_mask=mask)[mask.bool()]
         assert_within_rule(out, exact_logits(model, ids, mask), plain)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_an_enabled_model_can_be_compiled(family: str) -> None:
+    torch.compiler.reset()
+    model, ids = make(family), make_prompt(40)
+    mask = padding(ids, "left")
+    plain = logits(model, "eager", ids, attention_mask=mask)[mask.bool()]
+    with tritune.enable(model), torch.no_grad():
+        # Padding is looked into, so that the compiler takes the layers one by one.
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(2):
+            out = compiled(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+            assert_within_rule(out, exact_logits(model, ids, mask), plain)

@@ -32,16 +32,25 @@ def swap_rotary(enabled: Enabled, module: torch.nn.Module) -> None:
     theirs = forward.__globals__.get(_NAME)
     if not callable(theirs) or not is_plain(module) or not _is_usual(theirs):
         return
-    # The same code, which finds another function by that name: other models keep theirs.
+    swap_forward(enabled, "rotary embeddings", module, _with_rope(forward, theirs))
+
+
+@functools.cache
+def _with_rope(forward: types.FunctionType, theirs: Callable[..., Any]) -> types.FunctionType:
+    """The same function, which finds another by the name of `theirs`: other models keep theirs.
+
+    One for all modules of a class, and with a code object of its own: torch's compiler keeps what
+    it compiled by the code object, and finds the parts of it among the function's globals.
+    """
     own = types.FunctionType(
-        forward.__code__,
+        forward.__code__.replace(),
         {**forward.__globals__, _NAME: _replacement(theirs)},
         forward.__name__,
         forward.__defaults__,
         forward.__closure__,
     )
     own.__kwdefaults__ = forward.__kwdefaults__
-    swap_forward(enabled, "rotary embeddings", module, own)
+    return own
 
 
 @functools.cache
