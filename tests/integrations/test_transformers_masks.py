@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import BloomConfig, DynamicCache
+from transformers.masking_utils import eager_mask
 
 from tests.integrations.families import logits, make, padding
 from tests.integrations.families import prompt as make_prompt
@@ -63,7 +64,8 @@ def test_a_prompt_in_pieces_gives_the_logits_of_the_whole(family: str) -> None:
 
 
 def test_plain_masks_are_none_or_short() -> None:
-    sizes = {"batch_size": 2, "q_length": 8, "kv_length": 8}
+    config = make("llama", attn_implementation="tritune").config
+    sizes = {"batch_size": 2, "q_length": 8, "kv_length": 8, "config": config}
     assert make_mask(**sizes) is None
     seen = torch.ones(2, 8, dtype=torch.bool)
     assert make_mask(**sizes, attention_mask=seen) is None
@@ -75,11 +77,20 @@ def test_plain_masks_are_none_or_short() -> None:
     assert mask is not None and mask.shape == (2, 12)
 
 
+def test_whoever_did_not_ask_for_the_attention_gets_the_mask_of_eager() -> None:
+    seen = torch.ones(2, 8, dtype=torch.bool)
+    seen[0, :3] = False
+    sizes = {"batch_size": 2, "q_length": 8, "kv_length": 8, "attention_mask": seen}
+    mask = make_mask(**sizes, config=BloomConfig())
+    assert mask is not None and torch.equal(mask, eager_mask(**sizes))
+
+
 def test_a_function_that_is_not_known_makes_the_whole_mask() -> None:
     def odd(batch: object, head: object, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return (k <= q) & (k % 2 == 1)
 
-    mask = make_mask(batch_size=1, q_length=4, kv_length=4, mask_function=odd)
+    config = make("llama", attn_implementation="tritune").config
+    mask = make_mask(batch_size=1, q_length=4, kv_length=4, mask_function=odd, config=config)
     assert mask is not None and mask.shape == (1, 1, 4, 4)
     assert mask[0, 0, 3].tolist() == [False, True, False, True]
     assert pattern_of(mask) is None

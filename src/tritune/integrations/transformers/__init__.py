@@ -10,6 +10,7 @@ with importing(TRANSFORMERS):
     from tritune.integrations.transformers.attention import NAME, attend
     from tritune.integrations.transformers.mask import make_mask
     from tritune.integrations.transformers.paged import allow_continuous_batching
+    from tritune.integrations.transformers.served import check_models
 
 __all__ = ["NAME", "register"]
 
@@ -19,6 +20,7 @@ def register() -> None:
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, make_mask)
     allow_continuous_batching(NAME)
+    check_models(NAME)
 
 
 register()

@@ -11,6 +11,7 @@ from tritune.integrations.covered import by_definition, covers
 from tritune.integrations.errors import TrainingError
 from tritune.integrations.transformers.mask import Pattern, pattern_of
 from tritune.integrations.transformers.paged import PagedAttentionCache, attend_paged
+from tritune.integrations.transformers.served import takes_short_masks
 
 NAME = "tritune"
 
@@ -43,6 +44,7 @@ def attend(
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     cache: Any = None,
+    indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of q (B, H, Sq, D) to k and v (B, Hkv, Skv, D): ((B, Sq, H, D), None).
@@ -67,10 +69,13 @@ def attend(
         key, value = key[:, :, : mask.shape[1]], value[:, :, : mask.shape[1]]
         mask = (mask if mask.dtype == torch.bool else mask != 0)[:, None, None]
         mask = mask if pattern.padded else None
-    elif mask is not None:
+    elif mask is not None or not takes_short_masks(getattr(module, "config", None)):
+        # The mask says all, as it does for `eager`; without one, every key is seen.
         pattern = Pattern(causal=False)
     if pattern.window is not None and not pattern.causal:
         mask, pattern = _within(mask, query, key, pattern.window), Pattern(causal=False)
+    if indices is not None:
+        mask, pattern = _selected(mask, indices, key.shape[2]), Pattern(causal=False)
     if position_bias is not None:
         mask = _with_bias(mask, position_bias)
     run = _attention if covers(query, key, value, mask, s_aux) else by_definition
@@ -88,6 +93,15 @@ def _within(
     at = torch.arange(keys - queries, keys, device=query.device)
     near = (at[:, None] - torch.arange(keys, device=query.device)).abs() < window
     return near[None, None] if mask is None else mask & near
+
+
+def _selected(mask: torch.Tensor | None, indices: torch.Tensor, keys: int) -> torch.Tensor:
+    """A mask that also hides all keys but those at `indices`, (batch, queries, selected)."""
+    selected = torch.zeros(*indices.shape[:2], keys, dtype=torch.bool, device=indices.device)
+    selected = selected.scatter(-1, indices.long(), True)[:, None]
+    if mask is None or mask.dtype == torch.bool:
+        return selected if mask is None else mask & selected
+    return mask.masked_fill(~selected, torch.finfo(mask.dtype).min)
 
 
 def _with_bias(mask: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """The mask that a transformers model makes once for all layers that share it.
 
-Three forms leave here. None: a query sees all keys that it may see by its place. (batch, keys):
-padding, and no key past the last column; the tensor carries a `Pattern`. (batch, 1, queries, keys):
-the whole truth, for what the kernels do not know by themselves.
+Four forms leave here. None: a query sees all keys that it may see by its place. (batch, keys):
+padding, and no key past the last column; the tensor carries a `Pattern`. (batch, 1, queries, keys),
+boolean: the whole truth, for what the kernels do not know by themselves. The same as numbers that
+are added to the scores, as `eager` has it: for models that also read the mask themselves.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from transformers.masking_utils import (
     and_masks,
     bidirectional_mask_function,
     causal_mask_function,
+    eager_mask,
     sdpa_mask,
     sliding_window_overlay,
 )
+
+from tritune.integrations.transformers.served import takes_short_masks
 
 #: The attribute of a (batch, keys) mask that holds its pattern.
 _ATTRIBUTE = "_tritune_pattern"
@@ -42,6 +46,7 @@ def make_mask(
     attention_mask: torch.Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    config: object = None,
     **kwargs: Any,
 ) -> torch.Tensor | None:
     """The mask in the shortest form that says all; called by transformers with these names.
@@ -49,6 +54,17 @@ def make_mask(
     Key j is at position kv_offset + j, query i at q_offset + i. `attention_mask` is the user's, by
     position, and False where there is padding.
     """
+    if not takes_short_masks(config):
+        return eager_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
     compiling = torch.compiler.is_compiling()
     pattern = _known_pattern(mask_function, compiling)
     if pattern is not None and (
