@@ -12,7 +12,7 @@ from transformers import DynamicCache
 import tritune
 from tests.integrations.families import greedy, logits, make, padding
 from tests.integrations.families import prompt as make_prompt
-from tritune.integrations import IntegrationError, enable_all
+from tritune.integrations import Enabled, IntegrationError, enable_all
 from tritune.integrations.transformers.cache import let_grow
 
 
@@ -37,7 +37,7 @@ def test_an_enabled_model_computes_the_same_and_undoing_restores_it(family: str)
     before = logits(model, "eager", ids)
     tokens = greedy(model, "eager", ids)
     with tritune.enable(model) as enabled:
-        assert enabled.changed == {"attention": 1, "caches": 1, **PARTS[family]}
+        assert enabled.changed == {"attention": 2, "caches": 1, **PARTS[family]}
         after = forward_logits(model, ids)
         assert model.config._attn_implementation == "tritune"
         assert greedy(model, "tritune", ids) == tokens
@@ -85,11 +85,59 @@ def test_linear_layers_may_have_weights_in_few_bits(bits: int) -> None:
     assert torch.equal(forward_logits(model, ids), before)
 
 
-def test_an_enabled_model_can_still_be_differentiated() -> None:
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])
+def test_where_gradients_are_needed_every_layer_does_what_it_did(family: str, mode: str) -> None:
+    model, ids = make(family), make_prompt(40)
+    model.set_attn_implementation("eager")
+    model.train(mode == "training")
+    mask = padding(ids, "left")
+    gradients = []
+    for enabled in (Enabled(), tritune.enable(model)):
+        torch.manual_seed(0)  # for what is dropped
+        model.zero_grad()
+        with enabled:
+            model(ids, attention_mask=mask).logits.square().mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_an_enabled_model_is_served_again_after_training() -> None:
     model, ids = make("llama"), make_prompt(8)
     with tritune.enable(model):
-        model(ids).logits.square().mean().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
+        served = forward_logits(model, ids)
+        model.train()(ids).logits.sum().backward()
+        assert torch.equal(forward_logits(model.eval(), ids), served)
+        assert model.config._attn_implementation == "tritune"
+
+
+def test_a_copy_of_an_enabled_model_can_be_trained_by_itself() -> None:
+    model, ids = make("llama"), make_prompt(8)
+    with tritune.enable(model):
+        other = copy.deepcopy(model).train()
+        other(ids).logits.sum().backward()
+        assert model.config._attn_implementation == "tritune"
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_gradients_pass_through_weights_in_few_bits(bits: int) -> None:
+    model, ids = make("llama"), make_prompt(8)
+    with tritune.enable(model, bits=bits, group=32):
+        expected = forward_logits(model, ids)
+        logits_ = model(ids).logits
+        logits_.sum().backward()
+    assert torch.allclose(logits_, expected, rtol=1e-3, atol=1e-4)
+    assert model.model.embed_tokens.weight.grad.abs().max() > 0
+    assert model.model.layers[0].self_attn.q_proj.weight.grad is None
+
+
+def test_what_is_left_has_its_reason() -> None:
+    model = make("llama", hidden_size=72, num_attention_heads=4, head_dim=16)
+    enabled = tritune.enable(model, bits=4)
+    reason = "no group of 128 or less divides 72 inputs"
+    assert enabled.left["linear layers in 4 bits"] == {reason: 10}
+    assert f"10 left ({reason})" in enabled.describe()
 
 
 def test_a_copy_of_an_enabled_model_has_weights_of_its_own() -> None:

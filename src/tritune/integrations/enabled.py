@@ -1,4 +1,4 @@
-"""What `enable` returns: the way back."""
+"""What `enable` returns: what it changed, what it left, and the way back."""
 
 from __future__ import annotations
 
@@ -16,11 +16,27 @@ class Enabled:
         self._undo: list[Callable[[], object]] = []
         #: How many modules each kind of change has reached.
         self.changed: dict[str, int] = {}
+        #: Of each kind, how many modules were left as they were, by the reason.
+        self.left: dict[str, dict[str, int]] = {}
 
-    def add(self, kind: str, undo: Callable[[], object]) -> None:
+    def add(self, kind: str, undo: Callable[[], object], modules: int = 1) -> None:
         """Note a change that was made, and how it is taken back."""
         self._undo.append(undo)
-        self.changed[kind] = self.changed.get(kind, 0) + 1
+        self.changed[kind] = self.changed.get(kind, 0) + modules
+
+    def leave(self, kind: str, reason: str) -> None:
+        """Note a module that was left as it was, and why."""
+        reasons = self.left.setdefault(kind, {})
+        reasons[reason] = reasons.get(reason, 0) + 1
+
+    def describe(self) -> str:
+        """Return a line for each kind of layer: how many are served, how many are left, and why."""
+        lines = []
+        for kind in {**self.changed, **self.left}:
+            reasons = self.left.get(kind, {})
+            left = "".join(f", {count} left ({why})" for why, count in reasons.items())
+            lines.append(f"{kind}: {self.changed.get(kind, 0)} served{left}")
+        return "\n".join(lines) or "nothing to serve"
 
     def disable(self) -> None:
         """Take all changes back, the latest first; a second time there is nothing left to do."""
@@ -44,5 +60,9 @@ class Enabled:
 
     def __repr__(self) -> str:
         changed = ", ".join(f"{kind}: {count}" for kind, count in self.changed.items())
+        left = ", ".join(f"{kind}: {sum(why.values())}" for kind, why in self.left.items())
         state = "active" if self.active else "taken back"
-        return f"<{type(self).__name__} {changed or 'nothing changed'} ({state})>"
+        return (
+            f"<{type(self).__name__} {changed or 'nothing changed'}"
+            f"{left and f'; left: {left}'} ({state})>"
+        )

@@ -84,17 +84,25 @@ def _reason_against(model: Any, kwargs: dict[str, Any]) -> Event | None:
     return _WEIGHTS if wants_weights else None
 
 
+def _tell(enabled: Enabled) -> None:
+    """Tell what a model that generates was served with, and why its attention was left."""
+    if enabled.changed:
+        tell_once(_SERVED)
+    for reason in enabled.left.get("attention", {}):
+        tell(Event(GENERATE, LEFT, why=reason))
+
+
 def _changed(model: Any) -> Enabled:
     try:
         from tritune.integrations.transformers.model import enable_model, is_enabled
 
         if is_enabled(model):
             return Enabled()
-        attention = (
-            model.config._attn_implementation in _DEFAULTS and model._can_set_attn_implementation()
-        )
+        attention = model.config._attn_implementation in _DEFAULTS
         enabled = enable_model(model, attention=attention, norms=False, rotary=False, gated=False)
-        tell_once(_SERVED)
+        if not attention:
+            enabled.leave("attention", f"{model.config._attn_implementation} was asked for")
+        _tell(enabled)
         return enabled
     except Exception as error:
         # The program did not ask for a change: it must not fail for it.

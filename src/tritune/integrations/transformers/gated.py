@@ -13,6 +13,7 @@ from tritune.integrations.transformers.swap import (
     Forward,
     agree,
     is_plain,
+    leave,
     question,
     serves,
     swap_forward,
@@ -45,6 +46,8 @@ def swap_gated(enabled: Enabled, module: torch.nn.Module) -> None:
             if _right(module, forward):
                 swap_forward(enabled, "gated layers", module, forward)
                 return
+    if makers:
+        leave(enabled, "gated layers", module)
 
 
 def _linears(module: torch.nn.Module, *names: str) -> bool:

@@ -27,10 +27,13 @@ def swap_linear(enabled: Enabled, module: torch.nn.Module, bits: int | None, gro
     if bits is None:
         swap_forward(enabled, "linear layers", module, _as_it_is)
         return
+    kind = f"linear layers in {bits} bits"
     fitting = [g for g in GROUPS if g <= group and module.in_features % g == 0]
     if fitting:
         forward = _quantized(module, bits, max(fitting))
-        swap_forward(enabled, f"linear layers in {bits} bits", module, forward)
+        swap_forward(enabled, kind, module, forward)
+    else:
+        enabled.leave(kind, f"no group of {group} or less divides {module.in_features} inputs")
 
 
 def _as_it_is(self: Any, input: torch.Tensor) -> Any:
@@ -45,6 +48,9 @@ def _quantized(module: torch.nn.Linear, bits: int, group: int) -> Forward:
     bias = None if module.bias is None else module.bias.detach()
 
     def forward(self: Any, input: torch.Tensor) -> Any:
+        if not serves(input):
+            # The weight is a constant now, and what comes before the layer gets its gradients.
+            return torch.nn.functional.linear(input, quantized.dequantize(), bias)
         return linear(input, quantized, bias)
 
     return forward

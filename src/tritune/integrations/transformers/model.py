@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from tritune.integrations.enabled import Enabled
 from tritune.integrations.errors import IntegrationError
-from tritune.integrations.transformers.attention import NAME
 from tritune.integrations.transformers.cache import let_grow
+from tritune.integrations.transformers.choice import use_attention
 from tritune.integrations.transformers.gated import swap_gated
 from tritune.integrations.transformers.linears import swap_linear
 from tritune.integrations.transformers.norms import swap_norm
@@ -46,8 +47,8 @@ def enable_model(
     enabled = Enabled()
     try:
         if attention:
-            _use_attention(enabled, model)
-        if cache:
+            use_attention(enabled, model)
+        if cache and _takes_cache(model):
             hook = model.register_forward_pre_hook(_grow, with_kwargs=True)
             enabled.add("caches", hook.remove)
         output = _output_layer(model)
@@ -92,28 +93,11 @@ def _check(model: torch.nn.Module, bits: int | None) -> None:
         raise IntegrationError(f"bits is {bits!r}, allowed: 8, 4, None")
 
 
-def _use_attention(enabled: Enabled, model: Any) -> None:
-    if not hasattr(model, "set_attn_implementation"):
-        return
-    before = {id(config): (config, config._attn_implementation) for config in _configs(model)}
-
-    def restore() -> None:
-        for config, name in before.values():
-            config._attn_implementation_internal = name
-
-    model.set_attn_implementation(NAME)
-    enabled.add("attention", restore)
-
-
-def _configs(model: torch.nn.Module) -> Iterator[Any]:
-    """The configs of a model and of its parts; some more than once."""
-    waiting = [module.config for module in model.modules() if hasattr(module, "config")]
-    while waiting:
-        config = waiting.pop()
-        if hasattr(config, "_attn_implementation"):
-            yield config
-            parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", ()))
-            waiting += [part for part in parts if part is not None]
+def _takes_cache(model: torch.nn.Module) -> bool:
+    """Whether a forward may be given a cache; a wrapper around a model takes what that takes."""
+    if isinstance(model, PreTrainedModel):
+        return "past_key_values" in inspect.signature(model.forward).parameters
+    return hasattr(model, "generate")
 
 
 def _grow(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from tritune.integrations.transformers.swap import (
     Forward,
     agree,
     is_plain,
+    leave,
     question,
     serves,
     swap_forward,
@@ -23,15 +24,19 @@ _rms_norm: Any = torch.ops.tritune.rms_norm.default
 
 def swap_norm(enabled: Enabled, module: torch.nn.Module) -> None:
     """Let a module that is an RMS norm call `tritune.rms_norm`."""
+    if not type(module).__name__.endswith("RMSNorm"):
+        return
     forward = _replacement(module)
     if forward is not None:
         swap_forward(enabled, "RMS norms", module, forward)
+    else:
+        leave(enabled, "RMS norms", module)
 
 
 def _replacement(module: torch.nn.Module) -> Forward | None:
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not type(module).__name__.endswith("RMSNorm") or not is_plain(module):
+    if not is_plain(module):
         return None
     if not isinstance(weight, torch.nn.Parameter) or weight.dim() != 1:
         return None

@@ -15,6 +15,7 @@ from tritune.integrations.enabled import Enabled
 from tritune.integrations.transformers.swap import (
     agree,
     is_plain,
+    leave,
     question,
     serves,
     swap_forward,
@@ -31,6 +32,7 @@ def swap_rotary(enabled: Enabled, module: torch.nn.Module) -> None:
         return
     theirs = forward.__globals__.get(_NAME)
     if not callable(theirs) or not is_plain(module) or not _is_usual(theirs):
+        leave(enabled, "rotary embeddings", module)
         return
     swap_forward(enabled, "rotary embeddings", module, _with_rope(forward, theirs))
 

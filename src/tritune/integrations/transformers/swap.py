@@ -28,6 +28,11 @@ def swap_forward(enabled: Enabled, kind: str, module: torch.nn.Module, forward: 
     enabled.add(kind, lambda: module.__dict__.pop("forward", None))
 
 
+def leave(enabled: Enabled, kind: str, module: torch.nn.Module) -> None:
+    """Note a layer that looked as if it could be replaced."""
+    enabled.leave(kind, f"{type(module).__name__} computes something else")
+
+
 def is_plain(module: torch.nn.Module) -> bool:
     """Whether nobody else has replaced the module's forward."""
     return "forward" not in module.__dict__
