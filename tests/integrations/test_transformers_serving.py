@@ -71,3 +71,17 @@ def test_an_enabled_model_can_be_compiled(family: str) -> None:
         for _ in range(2):
             out = compiled(input_ids=ids, attention_mask=mask).logits[mask.bool()]
             assert_within_rule(out, exact_logits(model, ids, mask), plain)
+
+
+def test_an_enabled_model_that_was_compiled_can_be_differentiated() -> None:
+    torch.compiler.reset()
+    model, ids = make("llama"), make_prompt(8)
+    with tritune.enable(model):
+        compiled = torch.compile(model, backend="eager")
+        with torch.no_grad():
+            served = compiled(ids).logits
+        out = compiled(ids).logits
+        out.sum().backward()
+        compiled.train()(ids).logits.sum().backward()
+    assert torch.allclose(out, served, rtol=1e-3, atol=1e-4)
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -42,11 +42,14 @@ def _with_rope(forward: types.FunctionType, theirs: Callable[..., Any]) -> types
     """The same function, which finds another by the name of `theirs`: other models keep theirs.
 
     One for all modules of a class, and with a code object of its own: torch's compiler keeps what
-    it compiled by the code object, and finds the parts of it among the function's globals.
+    it compiled by the code object, and finds the parts of it among the function's globals. These
+    have no name, by which it would take those of the model's file for them.
     """
+    own_globals = {**forward.__globals__, _NAME: _replacement(theirs)}
+    own_globals.pop("__name__", None)
     own = types.FunctionType(
         forward.__code__.replace(),
-        {**forward.__globals__, _NAME: _replacement(theirs)},
+        own_globals,
         forward.__name__,
         forward.__defaults__,
         forward.__closure__,
