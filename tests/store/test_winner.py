@@ -82,6 +82,18 @@ def test_with_few_rounds_the_samples_decide() -> None:
     assert won(*noisy).config == config(1)
 
 
+def test_a_config_that_has_not_beaten_the_default_does_not_win_by_being_simple() -> None:
+    """It cannot be told from the best, which the default can: but nor from the default."""
+    default = [1.00, 1.01, 1.02, 1.00, 1.01, 1.02, 1.00, 1.01]
+    best, noisy = [0.95] * 8, [0.94, 1.10, 0.94, 1.10, 0.94, 1.10, 0.94, 1.10]
+    winner = won(
+        trial(config(1), rounds(*default, stage="final"), default=True),
+        trial(config(2), rounds(*noisy, stage="final")),
+        trial(config(3), rounds(*best, stage="final")),
+    )
+    assert winner.config == config(3)
+
+
 def test_without_the_default_the_tie_goes_to_the_config_nearest_to_it() -> None:
     times = rounds(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, stage="final")
     slow_default = rounds(2.0, 2.0, 2.0, 2.0, 2.0, 2.0, stage="final")

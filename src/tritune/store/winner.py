@@ -139,10 +139,17 @@ def _race(alive: Sequence[Trial], candidates: Sequence[_Candidate]) -> Winner:
     best = min(candidates, key=lambda each: (each.ms, each.trial.config.key))
     stalled = [each for each in candidates if _stalled(each)]
     unsure = [each for each in stalled if each.trial.default]
+    beaten = [each for each in candidates if each.trial.default and _slower(each, best)]
     tied = unsure or [
         each
         for each in candidates
-        if each is best or (each not in stalled and not _slower(each, best))
+        # What cannot be told from the best wins only if it has beaten the default itself.
+        if each is best
+        or (
+            each not in stalled
+            and not _slower(each, best)
+            and all(_slower(default, each) for default in beaten)
+        )
     ]
     default = next((trial.config for trial in alive if trial.default), None)
     winner = min(tied, key=lambda each: _simplicity(each.trial, default))
