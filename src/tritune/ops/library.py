@@ -64,9 +64,12 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         for argument, kinds in zip(arguments, expected, strict=True):
             if type(argument) not in kinds:
                 return overload(*arguments)
-        given = [arguments[place] for place in tensors if arguments[place] is not None]
-        if _wants_derivative(given) or not all(map(_is_dense, given)):
+        if _wants_derivative(arguments):
             return overload(*arguments)
+        for place in tensors:
+            tensor = arguments[place]
+            if tensor is not None and not _is_dense(tensor):
+                return overload(*arguments)
         result = run(*arguments)
         if written:
             # Torch has to hear of what is written in place.
