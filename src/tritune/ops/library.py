@@ -68,7 +68,8 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             return overload(*arguments)
         for place in tensors:
             tensor = arguments[place]
-            if tensor is not None and not _is_dense(tensor):
+            # Not sparse, fake, meta, nor a negative view: the tensor is what lies in memory.
+            if tensor is not None and _torch_c._dispatch_keys(tensor).raw_repr() not in _DENSE:
                 return overload(*arguments)
         result = run(*arguments)
         if written:
@@ -112,11 +113,6 @@ def _wants_derivative(arguments: Sequence[Any]) -> bool:
     return forward_ad._current_level >= 0 or (
         torch.is_grad_enabled() and _torch_c._any_requires_grad(*arguments)
     )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is what lies in memory: not sparse, fake, meta, nor a negative view."""
-    return _torch_c._dispatch_keys(tensor).raw_repr() in _DENSE
 
 
 def _dense_keys() -> Iterator[int]:
