@@ -115,7 +115,9 @@ def command(
             except KeyboardInterrupt:
                 interrupted = True
                 finish_in_peace()
-        learned = [] if interrupted else _learned(opened, rows, where)
+        learned = []
+        if not interrupted:
+            learned = [*_learned(opened, rows, where), *request.not_covered(opened)]
         location, new = opened.location, opened.new_trials
     seconds = time.monotonic() - started
     if as_json:
@@ -129,19 +131,21 @@ def command(
 
 
 def _learned(store: Any, rows: Sequence[Tuned], device: Any) -> list[str]:
-    """What the policy has learned of the kernels that were tuned, in lines."""
-    from tritune.policy.describe import describe
+    """Say for each kernel that was tuned what its other problems run with."""
+    from tritune.kernels.identity import identity
+    from tritune.policy import saved
     from tritune.targets.device import detect
     from tritune.workloads.workload import Workload
 
-    kernels = {
-        row.workload.kernel.name: row.workload.kernel
-        for row in rows
-        if isinstance(row.workload, Workload)
-    }
     silicon = detect(device)
-    found = ((name, describe(store, kernel, silicon)) for name, kernel in kernels.items())
-    return [f"{name}: {'; '.join(lines)}" for name, lines in found if lines]
+    kernels = {row.workload.kernel for row in rows if isinstance(row.workload, Workload)}
+    found: dict[str, list[str]] = {}
+    for kernel in sorted(kernels, key=lambda kernel: kernel.name):
+        version = identity(kernel, silicon.target)
+        policy = saved.load(store, kernel.name, version, silicon.fingerprint)
+        if policy is not None:
+            found.setdefault(policy.answers, []).append(kernel.name)
+    return [f"{', '.join(names)}: {answers}" for answers, names in found.items()]
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,17 @@ class _Request:
                 "program with `tritune run --record SCRIPT`, or with TRITUNE_MODE=record"
             )
         return f"there is no problem{of_ops} in what was asked for"
+
+    def not_covered(self, store: Any) -> list[str]:
+        """Say which problems of a server with the model are not tuned, if a model was meant."""
+        from tritune.workloads.coverage import coverage_of, not_covered
+        from tritune.workloads.models import load_model
+
+        if self.pack is not None or self.recorded or self.suite is not None or self.texts:
+            return []
+        model = load_model(self.model or DEFAULT_MODEL)
+        said = not_covered(model, coverage_of(model, store, self.torch_device, self.ops or None))
+        return [f"{said} (--effort and --dtype tune more of them)"] if said else []
 
     def calls(self, store: Any) -> list[RecordedCall]:
         """The calls of other kernels that programs have met: see `tritune run --record`."""

@@ -101,19 +101,21 @@ class LearnedPolicy:
                 f"regret on held-out problems: mean {regret.mean:.1%}, 95th percentile "
                 f"{regret.p95:.1%} ({regret.measured} of {regret.problems} answers were measured)"
             )
-        lines.append(self._of_other_problems())
+        lines.append(f"problems that were not tuned: {self.answers}")
         return lines
 
-    def _of_other_problems(self) -> str:
+    @property
+    def answers(self) -> str:
+        """What problems that were not tuned run with, in words."""
         if self.trusted:
             return (
-                "problems that were not tuned: one of these configs where measurements on both "
-                "sides speak for it, else the default"
+                "one of these configs where measurements on both sides speak for it, else the "
+                "default"
             )
         why = "too little was measured to know better"
         if self.held_out is not None and self.held_out.slower > NOISE:
             why = f"a held-out answer was {self.held_out.slower:.0%} slower than it"
-        return f"problems that were not tuned: the default config, as {why}"
+        return f"the default config, as {why}"
 
     def to_json(self) -> dict[str, Any]:
         kind = "tree" if isinstance(self.chooser, Tree) else "nearest"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,17 +55,18 @@ def coverage_of(
     return found
 
 
-def not_covered(found: Sequence[Coverage]) -> str:
+def not_covered(model: Model, found: Sequence[Coverage]) -> str:
     """Say in a sentence what was not tuned; nothing if all was."""
-    left = [
-        f"{each.op} {each.problems - each.tuned} of {each.problems} ({each.dtype})"
-        for each in found
-        if each.tuned < each.problems
-    ]
+    tuned, problems = Counter[str](), Counter[str]()
+    for each in found:
+        tuned[each.op] += each.tuned
+        problems[each.op] += each.problems
+    left = [f"{op} {n - tuned[op]} of {n}" for op, n in problems.items() if tuned[op] < n]
     if not left:
         return ""
-    tuned, problems = sum(c.tuned for c in found), sum(c.problems for c in found)
+    dtypes = " and ".join(dict.fromkeys(each.dtype for each in found))
     return (
-        f"{tuned} of the {problems} problems that a server with this model meets are tuned; the "
-        f"others run with their default configs: {', '.join(left)}"
+        f"{tuned.total()} of the {problems.total()} problems of a server with {model.name} (one "
+        f"row to thousands, prompts and decoding, {dtypes}) are tuned; the others run with "
+        f"their default configs: {', '.join(left)}"
     )
