@@ -64,6 +64,7 @@ def command(
     from tritune.cli._devices import torch_device
     from tritune.store import Store
     from tritune.targets.roofline import measure_limits
+    from tritune.tuning.device_lock import device_lock
     from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
 
@@ -76,12 +77,13 @@ def command(
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
     libraries = _libraries(against, where)
-    limits = measure_limits(where)
     rows: list[Row] = []
-    for number, (op, each) in enumerate(work, 1):
-        row = measure(WORKLOADS[op], each, where, seconds, libraries)
-        rows.append(row)
-        _report(number, len(work), row)
+    with device_lock(where, waiting=_say_waiting):
+        limits = measure_limits(where)
+        for number, (op, each) in enumerate(work, 1):
+            row = measure(WORKLOADS[op], each, where, seconds, libraries)
+            rows.append(row)
+            _report(number, len(work), row)
     document = as_document(where, limits, rows, libraries)
     if json_file is None:
         _show(rows, document)
@@ -149,6 +151,11 @@ def _libraries(against: str, device: Any) -> list[Library]:
         known = VENDOR, DEFAULT, *LIBRARIES
         raise typer.BadParameter(not_allowed("against", against, known))
     return [library_named(against, device)]
+
+
+def _say_waiting(holder: int | None) -> None:
+    who = "another process" if holder is None else f"process {holder}"
+    print(f"waits for {who}, which measures on this device", file=sys.stderr)
 
 
 def _report(number: int, total: int, row: Row) -> None:
