@@ -19,8 +19,10 @@ from tests.store.formats.excerpts import VLLM, VLLM_NAME, write_dejavu, write_js
 from tests.store.made import OTHER_DEVICE, TASK, config, prepared, rounds, trial
 from tritune.cli import db, main
 from tritune.policy import saved
-from tritune.policy.learned import LearnedPolicy, Regret
+from tritune.policy.evidence import Evidence
+from tritune.policy.learned import LearnedPolicy
 from tritune.policy.nearest import Nearest
+from tritune.policy.regret import AgainstDefault, Regret
 from tritune.store import Store
 from tritune.store.contents import contents
 from tritune.store.export import to_text
@@ -89,8 +91,9 @@ def test_show_has_winners_failures_and_what_was_learned(path: Path) -> None:
 def test_show_states_the_bound_and_the_regret_of_what_was_learned(path: Path) -> None:
     with Store(path) as store:
         learned = LearnedPolicy(
-            TASK.kernel, TASK.identity, TASK.device, Nearest.of(store.winners()),
-            bound=1.02, regret=Regret(0.03, 0.12, 6, 7), problems=7, data="",
+            TASK.kernel, TASK.identity, TASK.device, Nearest.of(store.winners()), Evidence([]),
+            bound=1.02, regret=Regret(0.03, 0.12, 6, 7), held_out=AgainstDefault(3, 0.01),
+            problems=7, data="",
         )  # fmt: skip
         saved.save(store, learned)
     found = tritune("db", "show", "matmul", "--store", path)

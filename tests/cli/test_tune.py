@@ -92,7 +92,7 @@ def test_what_a_busy_machine_left_undecided_is_said(capsys: pytest.CaptureFixtur
     task = Task("rms_norm", "code", "{}", "device")
     busy = Outcome(task, None, 3, 0, {}, None, None, 1.0, busy=True)
     rows = [Tuned(workload, workload.parse("rows=1"), busy)]
-    table(rows, "a store", 1.0, interrupted=False, asked=2, learned=[])
+    table(rows, "a store", 1.0, asked=2, learned=[], new=0)
     shown = capsys.readouterr().out
     assert "machine busy" in shown
     assert "this machine is busy: other processes disturbed what was measured for 1 of 2" in shown

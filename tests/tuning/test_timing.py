@@ -23,6 +23,7 @@ def flush() -> Flush:
 def test_short_calls_are_repeated_until_a_sample_is_long_enough():
     assert calls_for(SHORTEST_SAMPLE_MS) == 1
     assert calls_for(SHORTEST_SAMPLE_MS / 4) == 4
+    assert calls_for(SHORTEST_SAMPLE_MS / 3) == calls_for(SHORTEST_SAMPLE_MS / 2) == 4
     assert calls_for(0.0) == MOST_CALLS
 
 
@@ -74,3 +75,14 @@ def test_what_cannot_be_captured_is_timed_between_events():
     x = torch.zeros(1024, device=device)
     watch = GpuStopwatch(lambda: x.sum().item(), lambda: None, Flush(device))
     assert watch.sample_ms() > 0.0
+
+
+def test_what_is_compared_has_as_many_calls_in_a_sample() -> None:
+    """The first call of a sample finds the caches cold: its share must be the same for all."""
+    flush = Flush(torch.device("cpu"))
+    first = stopwatch(torch.device("cpu"), lambda: None, lambda: None, flush)
+    slow = lambda: sum(range(20_000))  # noqa: E731
+    alone = stopwatch(torch.device("cpu"), slow, lambda: None, flush)
+    beside = stopwatch(torch.device("cpu"), slow, lambda: None, flush, first.calls)
+    assert beside.calls == first.calls == MOST_CALLS
+    assert alone.calls < first.calls

@@ -34,7 +34,11 @@ def test_missing_fields_follow_from_given_ones():
         ("attention", "causal", "'causal' is not of the form name=value"),
         ("attention", "batch=1 batch=2", "batch is given twice"),
         ("attention", "batch=0", "batch is 0, allowed: 1 and more"),
-        ("attention", "dtype=float17", "dtype is float17, allowed: float32, float16, bfloat16"),
+        (
+            "attention",
+            "dtype=float17",
+            r"dtype is float17 \(did you mean float16\?\), allowed: float32, float16, bfloat16",
+        ),
         ("attention", "packed=true", "packed is True, allowed: False"),
         ("attention", "heads=6 group=4", "group is 4, allowed: what divides 6 heads"),
         ("attention", "head_size=512", "head_size is 512, allowed: 1 to 256"),

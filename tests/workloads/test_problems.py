@@ -107,5 +107,5 @@ def test_the_dtype_is_that_of_the_device_unless_given():
 
 
 def test_an_unknown_effort_is_told():
-    with pytest.raises(TrituneError, match="effort is 'lots', allowed: quick, normal, full"):
+    with pytest.raises(TrituneError, match="effort 'lots', allowed: quick, normal, full"):
         problems_of(LLAMA, effort="lots")

@@ -52,6 +52,7 @@ class Measurer:
         self._expected: Expected | None = None
         self._sample: Sequence[torch.Tensor] = ()
         self._stopwatches: dict[str, Stopwatch] = {}
+        self._calls: int | None = None
         if self._expected_path.exists():  # another process died after it had worked that out
             self.expect(None)
 
@@ -154,7 +155,10 @@ class Measurer:
                     raise TrituneError(f"{entry['vendor']} gives wrong results: {reason}")
             else:
                 call = partial(case.run, Config.of(**entry["config"]))
-            self._stopwatches[name] = stopwatch(case.device, call, case.restore, self._flush)
+            watch = stopwatch(case.device, call, case.restore, self._flush, self._calls)
+            # The first decides for all: see `Stopwatch.calls`.
+            self._calls = self._calls or watch.calls
+            self._stopwatches[name] = watch
         return self._stopwatches[name]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +38,10 @@ class Sample:
 class Stopwatch(Protocol):
     """Takes the time of one candidate's calls on one device."""
 
+    #: So many calls are one sample. The first of them finds the caches cold, so times can be
+    #: compared only where this number is the same.
+    calls: int
+
     def sample(self) -> Sample:
         """The time of one call: caches emptied before, several calls if they are short."""
 
@@ -49,7 +52,13 @@ class Stopwatch(Protocol):
 class CpuStopwatch:
     """The clock on the wall. `prepare` is called before each sample, outside of the time."""
 
-    def __init__(self, call: Callable[[], Any], prepare: Callable[[], None], flush: Flush) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        prepare: Callable[[], None],
+        flush: Flush,
+        calls: int | None = None,
+    ) -> None:
         self._call, self._prepare, self._flush = call, prepare, flush
         prepare()
         #: So many calls are one sample.
@@ -63,7 +72,7 @@ class CpuStopwatch:
             long = warm_ms > SHORTEST_SAMPLE_MS * MOST_CALLS
             if long and not disturbed(waited_ms(before, run_delay().read()), warm_ms):
                 break
-        self.calls = calls_for(warm_ms)
+        self.calls = calls or calls_for(warm_ms)
 
     def sample(self) -> Sample:
         self._prepare()
@@ -92,16 +101,22 @@ class CpuStopwatch:
 class GpuStopwatch:
     """The device's own clock: two events, or a captured graph between them for short calls."""
 
-    def __init__(self, call: Callable[[], Any], prepare: Callable[[], None], flush: Flush) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        prepare: Callable[[], None],
+        flush: Flush,
+        calls: int | None = None,
+    ) -> None:
         self._call, self._prepare, self._flush = call, prepare, flush
-        self._calls = 1
+        self.calls = 1
         self._replay: Callable[[], Any] = call
         prepare()
         call()
         _cuda.synchronize()
         once = self.sample_ms()
         if once < SHORT_ON_GPU_MS:
-            self._calls = calls_for(once)
+            self.calls = calls or calls_for(once)
             self._replay = self._captured() or self._repeated
 
     def sample(self) -> Sample:
@@ -118,10 +133,10 @@ class GpuStopwatch:
             end.record()
         end.synchronize()
         del kept
-        return float(begin.elapsed_time(end)) / self._calls
+        return float(begin.elapsed_time(end)) / self.calls
 
     def _repeated(self) -> Any:
-        for _ in range(self._calls):
+        for _ in range(self.calls):
             kept = self._call()
         return kept
 
@@ -167,16 +182,29 @@ class Flush:
 
 
 def calls_for(once_ms: float) -> int:
-    """How many calls make a sample that the clock resolves."""
-    return max(1, min(MOST_CALLS, math.ceil(SHORTEST_SAMPLE_MS / max(once_ms, 1e-6))))
+    """How many calls make a sample that the clock resolves: a power of four, so that two processes
+    that time the same call mostly agree.
+    """
+    needed = min(MOST_CALLS, SHORTEST_SAMPLE_MS / max(once_ms, 1e-6))
+    calls = 1
+    while calls < needed:
+        calls *= 4
+    return min(calls, MOST_CALLS)
 
 
 def stopwatch(
-    device: torch.device, call: Callable[[], Any], prepare: Callable[[], None], flush: Flush
+    device: torch.device,
+    call: Callable[[], Any],
+    prepare: Callable[[], None],
+    flush: Flush,
+    calls: int | None = None,
 ) -> Stopwatch:
-    """What takes times on this device; made by a first call, which loads and warms up."""
+    """What takes times on this device; made by a first call, which loads and warms up.
+
+    With `calls`, so many are a sample if they are short; else as many as the clock needs.
+    """
     kind = CpuStopwatch if device.type == "cpu" else GpuStopwatch
-    return kind(call, prepare, flush)
+    return kind(call, prepare, flush, calls)
 
 
 class _NoCollection:

@@ -41,7 +41,9 @@ def test_dejavu_caches_come_back_as_they_were(file_store: Store, tmp_path: Path)
     written = WRITERS["dejavu"](contents(file_store), tmp_path / "out")
     assert len(written) == len(files)
     for path in written:
-        original = DATA / "dejavu" / path.relative_to(tmp_path / "out")
+        # The published folders lie at different depths.
+        place = path.relative_to(tmp_path / "out").parts
+        (original,) = (file for file in files if file.parts[-len(place) :] == place)
         _, expected = read(original)
         _, found = read(path)
         assert _results(found) == _results(expected)
