@@ -12,6 +12,7 @@ from tritune.tuning.timing import (
     Flush,
     GpuStopwatch,
     calls_for,
+    stopwatch,
 )
 
 
