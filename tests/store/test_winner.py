@@ -82,6 +82,14 @@ def test_with_few_rounds_the_samples_decide() -> None:
     assert won(*noisy).config == config(1)
 
 
+def test_what_one_process_does_to_the_default_is_no_property_of_it() -> None:
+    """The second half was measured in another process, where the default is as fast."""
+    slowed, fast = [2.0] * 20, [1.0, 1.2] * 10
+    other = [1.1] * 40
+    assert won(*interleaved(slowed + fast, other)).config == config(1)
+    assert won(*interleaved(slowed + slowed, other)).config == config(2)
+
+
 def test_a_config_that_has_not_beaten_the_default_does_not_win_by_being_simple() -> None:
     """It cannot be told from the best, which the default can: but nor from the default."""
     default = [1.00, 1.01, 1.02, 1.00, 1.01, 1.02, 1.00, 1.01]

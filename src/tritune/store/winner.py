@@ -208,10 +208,18 @@ def _slower(other: _Candidate, best: _Candidate) -> bool:
 
 
 def _slower_by_rounds(other: Rounds, best: Rounds, common: Sequence[tuple[str, int]]) -> bool:
-    """The sign test: rounds of one race are interleaved, so what disturbs one disturbs both."""
-    against = sum(statistics.median(other[key]) <= statistics.median(best[key]) for key in common)
-    tail = sum(math.comb(len(common), count) for count in range(against + 1))
-    return 2 * tail / 2 ** len(common) <= 0.05
+    """The sign test: rounds of one race are interleaved, so what disturbs one disturbs both.
+
+    Where there are enough rounds, the other must have lost both halves as well: they may be of two
+    processes, and what one process does to a config is no property of it.
+    """
+    lost = [statistics.median(other[key]) > statistics.median(best[key]) for key in sorted(common)]
+    half = len(lost) // 2
+    if half >= PAIRED_ROUNDS and not all(2 * sum(h) > len(h) for h in (lost[:half], lost[half:])):
+        return False
+    against = len(lost) - sum(lost)
+    tail = sum(math.comb(len(lost), count) for count in range(against + 1))
+    return 2 * tail / 2 ** len(lost) <= 0.05
 
 
 def _slower_by_ranks(other: Sequence[float], best: Sequence[float]) -> bool:
