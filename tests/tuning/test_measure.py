@@ -59,6 +59,21 @@ def test_a_race_without_budget_ends_after_one_round(bench):
     assert len(times[GOOD]) == 1
 
 
+def test_the_second_half_is_measured_in_another_process_if_asked_for(bench, monkeypatch):
+    pids = []
+    part = bench._part_of_round
+
+    def watched(*arguments):
+        left = part(*arguments)
+        pids.append(bench._worker.pid)
+        return left
+
+    monkeypatch.setattr(bench, "_part_of_round", watched)
+    times = bench.time([GOOD], rounds=4, two_processes=True)
+    assert len(times[GOOD]) == 4
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
 def test_rounds_that_are_needed_are_run_whatever_the_budget(bench):
     times = bench.time([GOOD], rounds=1000, budget_seconds=0.0, least_rounds=3)
     assert len(times[GOOD]) == 3
