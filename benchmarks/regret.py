@@ -173,12 +173,12 @@ class Slower:
     share: float
 
 
-def tune_drawn(store: Store, each: int, seed: int, jobs: int) -> None:
-    """Tune so many problems of each op, drawn at random; then learn."""
+def tune_drawn(store: Store, ops: Sequence[str], each: int, seed: int, jobs: int) -> None:
+    """Tune so many problems of each of these ops, drawn at random; then learn."""
     drawn = drawn_problems(10**6, seed, most_flops=FLOPS[1])
     work = [
         (WORKLOADS[op], problem)
-        for op in WORKLOADS
+        for op in ops
         for problem in [problem for name, problem in drawn if name == op][:each]
     ]
     budget = DRAWN_SECONDS * len(work)
@@ -224,7 +224,8 @@ def grid(arguments: argparse.Namespace) -> None:
         if arguments.draw:
             location = location or str(Path(folder) / "drawn.sqlite")
             with Store(location) as store:
-                tune_drawn(store, arguments.draw, arguments.seed, arguments.jobs)
+                ops = arguments.op or list(WORKLOADS)
+                tune_drawn(store, ops, arguments.draw, arguments.seed, arguments.jobs)
         found, sources = compare_with_default(location, arguments.grid, arguments.seed)
     worst = max(found, key=lambda each: each.share, default=None)
     slower = [each for each in found if each.share > ALLOWED]
@@ -254,6 +255,7 @@ def main() -> None:
     parser.add_argument("--grid", type=int, metavar="N", help="ask N problems of all ops")
     parser.add_argument("--store", help="whose answers; TRITUNE_STORE by default")
     parser.add_argument("--draw", type=int, metavar="N", help="tune N problems of each op first")
+    parser.add_argument("--op", action="append", choices=WORKLOADS, help="of these; all by default")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     arguments = parser.parse_args()
     if arguments.grid:
