@@ -19,7 +19,7 @@ from tritune.tuning.case import CaseSpec, Expected
 from tritune.tuning.compiles import compile_count
 from tritune.tuning.failures import Failure, failure_of
 from tritune.tuning.guard import NAN_BYTE
-from tritune.tuning.timing import LONG_MS, Flush, Stopwatch, stopwatch
+from tritune.tuning.timing import LONG_MS, CpuStopwatch, Flush, Stopwatch, stopwatch
 from tritune.tuning.verify import guarded_run, judge_vendor, outputs_of, verify
 from tritune.tuning.warm_up import warm_up
 from tritune.tuning.worker import without_memory_limit
@@ -52,7 +52,7 @@ class Measurer:
         self._expected: Expected | None = None
         self._sample: Sequence[torch.Tensor] = ()
         self._stopwatches: dict[str, Stopwatch] = {}
-        self._calls: int | None = None
+        self._calls = 1
         if self._expected_path.exists():  # another process died after it had worked that out
             self.expect(None)
 
@@ -155,10 +155,12 @@ class Measurer:
                     raise TrituneError(f"{entry['vendor']} gives wrong results: {reason}")
             else:
                 call = partial(case.run, Config.of(**entry["config"]))
-            watch = stopwatch(case.device, call, case.restore, self._flush, self._calls)
-            # The first decides for all: see `Stopwatch.calls`.
-            self._calls = self._calls or watch.calls
-            self._stopwatches[name] = watch
+            self._stopwatches[name] = stopwatch(case.device, call, case.restore, self._flush)
+            # The shortest call decides for all: see `Stopwatch.calls`.
+            clocks = [w for w in self._stopwatches.values() if isinstance(w, CpuStopwatch)]
+            self._calls = max([self._calls, *(clock.calls for clock in clocks)])
+            for clock in clocks:
+                clock.calls = self._calls
         return self._stopwatches[name]
 
 
