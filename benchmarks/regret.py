@@ -24,12 +24,14 @@ import argparse
 import datetime
 import itertools
 import json
+import multiprocessing
 import random
 import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,14 +205,27 @@ def compare_with_default(
         same = answer.config == default
         sources[f"{answer.source}, the default's config" if same else answer.source] += 1
         if not same:
-            share = raced_share(WORKLOADS[op], problem, answer.config, default)
+            raced = (op, problem, answer.config, default)
+            share = raced_share(*raced)
+            if share > ALLOWED:
+                share = min(share, in_new_process(*raced))
             found.append(Slower(op, problem, answer.source, share))
     return found, sources
 
 
-def raced_share(workload: Workload, problem: Problem, config: Config, default: Config) -> float:
-    """What a config takes as a share of the default's time: the median of pairs of samples."""
-    share = 0.0
+def in_new_process(*raced: Any) -> float:
+    """Return the share that another process measures.
+
+    Where things lie in memory is a process's luck: what takes 20 us in one takes 33 in another. As
+    in the store's rule, a config is slower only if it is slower in both.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(raced_share, *raced).result()
+
+
+def raced_share(op: str, problem: Problem, config: Config, default: Config) -> float:
+    """Return a config's time as a share of the default's: the median of pairs of samples."""
+    workload, share = WORKLOADS[op], 0.0
     for rounds in ROUNDS:
         times = time_all(problem, [config, default], rounds, workload)
         pairs = zip(times[config], times[default], strict=True)
