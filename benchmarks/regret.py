@@ -54,7 +54,7 @@ from tritune.tuning.timing import Flush, Stopwatch, stopwatch
 from tritune.tuning.tuner import Settings, begin_run
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.problems import drawn_problems
+from tritune.workloads.problems.of_model import drawn_problems
 from tritune.workloads.tuning import tune_all, tune_problem
 from tritune.workloads.workload import Workload
 

@@ -205,7 +205,7 @@ def test_a_problem_that_the_op_does_not_have_is_refused(
     tmp_path: Path, problem: dict[str, object]
 ) -> None:
     from tritune.errors import TrituneError
-    from tritune.workloads.packed import _problem
+    from tritune.workloads.tuning_from_pack import _problem
 
     made = make_pack(tmp_path / "some.pack", section(problem=problem))
     with Pack(made) as pack, pytest.raises(TrituneError):

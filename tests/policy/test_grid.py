@@ -17,7 +17,7 @@ from tritune.policy.policy import Policy
 from tritune.store import Store
 from tritune.targets.device import detect
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.problems import drawn_problems
+from tritune.workloads.problems.of_model import drawn_problems
 
 PROBLEMS, TUNED = 300, 3
 

@@ -11,7 +11,7 @@ from tritune.targets.roofline import Limits
 from tritune.workloads import bench
 from tritune.workloads.bench import Row, measure, summary
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.libraries import LIBRARIES, vendors
+from tritune.workloads.libraries.library import LIBRARIES, vendors
 from tritune.workloads.rms_norm import RmsNorm
 from tritune.workloads.workload import Inputs, Vendors
 

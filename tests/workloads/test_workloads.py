@@ -14,9 +14,10 @@ from tests.workloads.small import SMALL, every_op, every_problem
 from tritune.kernels.kernel import Problem
 from tritune.targets.roofline import Limits
 from tritune.testing import assert_within_rule
-from tritune.workloads import WORKLOADS, visible, workload_named, workload_of
+from tritune.workloads import WORKLOADS, workload_named, workload_of
 from tritune.workloads import attention as attention_module
-from tritune.workloads.libraries import LIBRARIES
+from tritune.workloads.libraries.library import LIBRARIES
+from tritune.workloads.reference import attention as visible
 from tritune.workloads.workload import Inputs, Outputs, Work, Workload
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.targets.roofline import Limits
     from tritune.workloads.bench import Row
-    from tritune.workloads.libraries import Library
+    from tritune.workloads.libraries.library import Library
 
 DEFAULT_SUITE = "all"
 #: What the ops are compared with: the best library of each row, or the default config only.
@@ -123,7 +123,7 @@ def as_document(
 
 def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[str, Problem]]:
     from tritune.workloads.catalog import workload_named
-    from tritune.workloads.suites import suite as problems
+    from tritune.workloads.problems.suites import suite as problems
 
     for op in ops:
         workload_named(op)
@@ -139,7 +139,7 @@ def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[
 
 def _libraries(against: str, device: Any) -> list[Library]:
     from tritune.errors import not_allowed
-    from tritune.workloads.libraries import LIBRARIES, broken, library_named, usable
+    from tritune.workloads.libraries.library import LIBRARIES, broken, library_named, usable
 
     if against == DEFAULT:
         return []

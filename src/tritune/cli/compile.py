@@ -193,8 +193,8 @@ def _subjects(
 ) -> list[Subject]:
     from tritune.screening.subject import Subject
     from tritune.workloads.catalog import workload_named
-    from tritune.workloads.models import load_model
-    from tritune.workloads.problems import problems_of
+    from tritune.workloads.problems.models import load_model
+    from tritune.workloads.problems.of_model import problems_of
 
     workload = workload_named(op)
     if texts and model is not None:

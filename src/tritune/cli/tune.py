@@ -170,7 +170,7 @@ class _Request:
 
     def sections(self) -> Sections:
         """What the pack is about, by op and problem; nothing without one."""
-        from tritune.workloads.packed import unpack
+        from tritune.workloads.tuning_from_pack import unpack
 
         self._check()
         return {} if self.pack is None else unpack(self.pack, self.torch_device, self.ops)
@@ -189,9 +189,9 @@ class _Request:
 
     def problems(self, store: Any, sections: Sections) -> list[tuple[Workload, Problem]]:
         from tritune.workloads.catalog import WORKLOADS
-        from tritune.workloads.models import load_model
-        from tritune.workloads.problems import parse_problem, problems_of
-        from tritune.workloads.suites import suite
+        from tritune.workloads.problems.models import load_model
+        from tritune.workloads.problems.of_model import parse_problem, problems_of
+        from tritune.workloads.problems.suites import suite
         from tritune.workloads.tuning import problems_met
 
         if self.pack is not None:
@@ -226,8 +226,8 @@ class _Request:
 
     def not_covered(self, store: Any) -> list[str]:
         """Say which problems of a server with the model are not tuned, if a model was meant."""
-        from tritune.workloads.coverage import coverage_of, not_covered
-        from tritune.workloads.models import load_model
+        from tritune.workloads.problems.models import load_model
+        from tritune.workloads.problems.tuned_share import coverage_of, not_covered
 
         if self.pack is not None or self.recorded or self.suite is not None or self.texts:
             return []

@@ -8,7 +8,7 @@ from tritune.kernels.kernel import Problem
 from tritune.space import Config, Points, Space
 from tritune.targets.target import Target
 from tritune.tuning.case import CaseSpec
-from tritune.workloads.fields import parsed
+from tritune.workloads.problems.parse import parsed
 from tritune.workloads.workload import Workload
 
 

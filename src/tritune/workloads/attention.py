@@ -12,10 +12,9 @@ from tritune.kernels.attention_prefill import KERNEL, AttentionProblem, attentio
 from tritune.kernels.kernel import Problem
 from tritune.ops.attention import attention
 from tritune.ops.attention_checks import LARGEST_HEAD
-from tritune.workloads.part import Part, taken, thinned
-from tritune.workloads.sdpa import folded_sdpa, sdpa_for
-from tritune.workloads.tensors import Maker, element_bytes
-from tritune.workloads.visible import (
+from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.libraries.sdpa import folded_sdpa, sdpa_for
+from tritune.workloads.reference.attention import (
     ROW_STEP,
     attend,
     attention_flags,
@@ -23,6 +22,7 @@ from tritune.workloads.visible import (
     keys_read,
     visible_pairs,
 )
+from tritune.workloads.reference.compared import Part, taken, thinned
 from tritune.workloads.workload import (
     Choices,
     Inputs,

@@ -15,10 +15,10 @@ from tritune.kernels.attention_prefill import (
 )
 from tritune.ops.attention import attention_varlen
 from tritune.workloads.attention import EAGER_SCORES, Attention, attention_work, seen_window
-from tritune.workloads.part import Part, taken
-from tritune.workloads.sdpa import packed_sdpa
-from tritune.workloads.tensors import Maker, lengths, starts
-from tritune.workloads.visible import attend, attention_flags, packed_part
+from tritune.workloads.inputs import Maker, lengths, starts
+from tritune.workloads.libraries.sdpa import packed_sdpa
+from tritune.workloads.reference.attention import attend, attention_flags, packed_part
+from tritune.workloads.reference.compared import Part, taken
 from tritune.workloads.workload import Choices, Inputs, Outputs, Values, Vendors, Work
 
 

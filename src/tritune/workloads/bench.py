@@ -29,9 +29,9 @@ from tritune.targets.roofline import fastest_probe, measure_limits
 from tritune.tuning.case import Expected
 from tritune.tuning.timing import CpuStopwatch, Flush, stopwatch
 from tritune.tuning.verify import judge, judge_vendor, outputs_of
-from tritune.workloads import trial
 from tritune.workloads.case import OpCase
-from tritune.workloads.libraries import Library, assisted, vendors
+from tritune.workloads.libraries import crash_check
+from tritune.workloads.libraries.library import Library, assisted, vendors
 from tritune.workloads.workload import Outputs, Workload
 
 OURS, DEFAULT = "ours", "default"
@@ -178,7 +178,7 @@ def _rivals(
     torch.compiler.reset()
     right, failed = {}, {}
     for library in libraries:
-        reason = trial.death(library, case.workload, case.problem)
+        reason = crash_check.death(library, case.workload, case.problem)
         if reason is not None:
             failed[library.name] = f"ends its process: {reason}"
             continue

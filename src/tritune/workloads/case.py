@@ -17,7 +17,7 @@ from tritune.space import Config
 from tritune.tuning.case import Expected, Launch
 from tritune.tuning.verify import outputs_of
 from tritune.workloads.catalog import workload_named
-from tritune.workloads.libraries import assisted, takes_long, usable, vendors
+from tritune.workloads.libraries.library import assisted, takes_long, usable, vendors
 from tritune.workloads.workload import Inputs, Workload
 
 

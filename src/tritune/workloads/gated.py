@@ -12,9 +12,9 @@ from tritune.kernels import gated as definition
 from tritune.kernels.gated import KERNEL, GatedProblem
 from tritune.kernels.kernel import Problem
 from tritune.ops.gated import APPROXIMATIONS, gelu_mul, silu_mul
-from tritune.workloads.part import Part, thinned
+from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.rms_norm import ELEMENTS
-from tritune.workloads.tensors import Maker, element_bytes
 from tritune.workloads.workload import (
     Choices,
     Inputs,

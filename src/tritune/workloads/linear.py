@@ -16,8 +16,8 @@ from tritune.kernels.linear import LinearProblem
 from tritune.kernels.linear_quantized import unpack, zero_without_points
 from tritune.ops.linear import linear
 from tritune.ops.quantize import GROUPS, QuantizedWeight
-from tritune.workloads.part import Part, thinned
-from tritune.workloads.tensors import Maker, element_bytes
+from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.workload import (
     Choices,
     Inputs,

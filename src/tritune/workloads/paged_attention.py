@@ -15,16 +15,16 @@ from tritune.kernels.attention_paged import reference as paged_reference
 from tritune.kernels.kernel import Problem
 from tritune.ops.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
-from tritune.workloads.part import Part, taken
-from tritune.workloads.sdpa import packed_sdpa, padded_sdpa
-from tritune.workloads.tensors import Maker, element_bytes, lengths, starts
-from tritune.workloads.visible import (
+from tritune.workloads.inputs import Maker, element_bytes, lengths, starts
+from tritune.workloads.libraries.sdpa import packed_sdpa, padded_sdpa
+from tritune.workloads.reference.attention import (
     attend,
     attention_flags,
     keys_read,
     packed_part,
     visible_pairs,
 )
+from tritune.workloads.reference.compared import Part, taken
 from tritune.workloads.workload import (
     FLOATS,
     Choices,

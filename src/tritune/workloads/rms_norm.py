@@ -13,8 +13,8 @@ from tritune.kernels import rms_norm as definition
 from tritune.kernels.kernel import Problem
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
-from tritune.workloads.part import Part, thinned
-from tritune.workloads.tensors import Maker, element_bytes
+from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.workload import (
     Inputs,
     Outputs,

@@ -13,9 +13,9 @@ from tritune.kernels import rope as definition
 from tritune.kernels.kernel import Problem
 from tritune.kernels.rope import KERNEL, RopeProblem
 from tritune.ops.rope import rope
-from tritune.workloads.part import Part, thinned
+from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.rms_norm import ELEMENTS
-from tritune.workloads.tensors import Maker, element_bytes
 from tritune.workloads.workload import Inputs, Outputs, Values, Vendors, Work, Workload, replaced
 
 #: Rows of the tables: the longest context.

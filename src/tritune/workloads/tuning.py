@@ -35,8 +35,8 @@ from tritune.tuning.recorded_calls import RecordedCall
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
-from tritune.workloads.fields import types_of
-from tritune.workloads.packed import packed_job
+from tritune.workloads.problems.parse import types_of
+from tritune.workloads.tuning_from_pack import packed_job
 from tritune.workloads.workload import Workload
 
 #: How many other tasks a search begins from.

@@ -13,9 +13,9 @@ import torch
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.targets.probes import COPY, READ
 from tritune.targets.roofline import Bound, Limits
-from tritune.workloads.fields import ProblemError, parsed, types_of, wrong_values
-from tritune.workloads.part import Part
-from tritune.workloads.tensors import Maker, wide
+from tritune.workloads.inputs import Maker, wide
+from tritune.workloads.problems.parse import ProblemError, parsed, types_of, wrong_values
+from tritune.workloads.reference.compared import Part
 
 #: The arguments of an op, by name.
 Inputs = dict[str, Any]

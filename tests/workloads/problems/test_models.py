@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tritune.workloads.models import PRESETS, Model, ModelError, load_model
+from tritune.workloads.problems.models import PRESETS, Model, ModelError, load_model
 
 OWN = {"hidden": 512, "heads": 8, "kv_heads": 2, "head_size": 64, "mlp": 2048, "vocab": 1000}
 

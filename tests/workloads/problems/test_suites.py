@@ -6,7 +6,7 @@ import pytest
 
 from tritune.errors import TrituneError
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.suites import SUITES, suite
+from tritune.workloads.problems.suites import SUITES, suite
 
 NAMES = sorted(SUITES)
 

@@ -13,8 +13,8 @@ from tritune.store import Store
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.models import Model
-from tritune.workloads.problems import problems_of
+from tritune.workloads.problems.models import Model
+from tritune.workloads.problems.of_model import problems_of
 
 #: The dtypes that models are served in.
 DTYPES = ("float32", "bfloat16")

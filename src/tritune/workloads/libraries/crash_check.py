@@ -13,7 +13,7 @@ import torch
 from tritune.kernels.kernel import Problem
 from tritune.tuning.failures import failure_of_exit
 from tritune.workloads.case import open_case
-from tritune.workloads.libraries import LIBRARIES, Library, vendors
+from tritune.workloads.libraries.library import LIBRARIES, Library, vendors
 from tritune.workloads.workload import Workload
 
 #: Compiling takes seconds, on a busy machine many.

@@ -10,8 +10,8 @@ import pytest
 from tritune import TrituneError
 from tritune.kernels.kernel import Problem
 from tritune.workloads import WORKLOADS
-from tritune.workloads.models import PRESETS, Model, load_model
-from tritune.workloads.problems import EFFORTS, INPUT_BYTES, problems_of
+from tritune.workloads.problems.models import PRESETS, Model, load_model
+from tritune.workloads.problems.of_model import EFFORTS, INPUT_BYTES, problems_of
 
 
 @functools.cache

@@ -9,8 +9,8 @@ import torch
 from tests.policy.stored import default_of, put
 from tritune.store import Store
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.coverage import Coverage, coverage_of, not_covered
-from tritune.workloads.models import PRESETS
+from tritune.workloads.problems.models import PRESETS
+from tritune.workloads.problems.tuned_share import Coverage, coverage_of, not_covered
 
 CPU = torch.device("cpu")
 LLAMA = PRESETS["llama-3-8b"]

@@ -6,8 +6,8 @@ import pytest
 
 from tritune.kernels.attention_prefill import AttentionProblem
 from tritune.workloads import WORKLOADS
-from tritune.workloads.fields import ProblemError
-from tritune.workloads.problems import parse_problem
+from tritune.workloads.problems.of_model import parse_problem
+from tritune.workloads.problems.parse import ProblemError
 
 
 def test_text_becomes_a_problem_in_its_bucket():

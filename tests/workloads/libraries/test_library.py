@@ -18,11 +18,12 @@ from torch.nn import functional
 from tests.workloads.small import SMALL
 from tritune.errors import TrituneError
 from tritune.tuning.verify import judge, outputs_of
-from tritune.workloads import libraries, trial
 from tritune.workloads.bench import measure
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.libraries import LIBRARIES, Library, library_named, usable
+from tritune.workloads.libraries import crash_check
+from tritune.workloads.libraries import library as libraries
+from tritune.workloads.libraries.library import LIBRARIES, Library, library_named, usable
 from tritune.workloads.workload import Inputs, Vendors, Workload
 
 CPU = torch.device("cpu")
@@ -78,18 +79,18 @@ def test_a_library_that_raises_costs_itself_only() -> None:
 
 def test_a_plug_in_that_ends_its_process_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     aborting = [sys.executable, "-c", "import os; os.abort()"]
-    monkeypatch.setattr(trial, "_known", {})
+    monkeypatch.setattr(crash_check, "_known", {})
     plug_in = replace(FAST, plug_in=True)
-    ended = trial.ended
-    monkeypatch.setattr(trial, "ended", lambda command: ended(aborting))
+    ended = crash_check.ended
+    monkeypatch.setattr(crash_check, "ended", lambda command: ended(aborting))
     row = measure(WORKLOADS["linear"], LINEAR, CPU, 0.01, [plug_in, SLOW])
     assert row.vendor == "slow linear"
     assert "SIGABRT" in row.failed["fast"]
 
 
 def test_a_process_that_ends_well_has_not_failed() -> None:
-    assert trial.ended([sys.executable, "-c", "pass"]) is None
-    assert "status 3" in str(trial.ended([sys.executable, "-c", "raise SystemExit(3)"]))
+    assert crash_check.ended([sys.executable, "-c", "pass"]) is None
+    assert "status 3" in str(crash_check.ended([sys.executable, "-c", "raise SystemExit(3)"]))
 
 
 def test_the_tuner_compares_with_the_same_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

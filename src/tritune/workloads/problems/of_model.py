@@ -14,7 +14,7 @@ from tritune.errors import TrituneError, not_allowed
 from tritune.kernels.kernel import Problem
 from tritune.ops.quantize import GROUPS
 from tritune.workloads.catalog import WORKLOADS, workload_named
-from tritune.workloads.models import PRESETS, Model
+from tritune.workloads.problems.models import PRESETS, Model
 
 EFFORTS = ("quick", "normal", "full")
 #: Inputs may take so much memory: a CPU shares its own with everything else.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tritune.workloads.visible import hidden_keys, with_mask
+from tritune.workloads.reference.attention import hidden_keys, with_mask
 
 
 def sdpa_for(

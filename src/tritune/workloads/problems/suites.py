@@ -8,7 +8,7 @@ from typing import Any
 from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 from tritune.workloads.catalog import workload_named
-from tritune.workloads.models import PRESETS, Model
+from tritune.workloads.problems.models import PRESETS, Model
 
 #: An op and the fields of a problem that differ from the op's defaults.
 Entry = tuple[str, Mapping[str, Any]]

@@ -1,0 +1,1 @@
+"""Problems of ops: parsed from text, listed for a model, or gathered into suites."""
