@@ -17,7 +17,7 @@ import triton
 
 import tritune.cpu
 from tritune.cpu import threads
-from tritune.kernels.attention_prefill import KERNEL, AttentionProblem
+from tritune.kernels.attention import KERNEL, AttentionProblem
 from tritune.policy import config_for
 
 FIELDS = {

@@ -35,7 +35,7 @@ from benchmarks.screening import ATTENTION, whole_or_count
 from benchmarks.screening import subject_for as kind_of_code
 from benchmarks.timing import at_least_one
 
-from tritune.kernels.attention_prefill import AttentionProblem
+from tritune.kernels.attention import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
 from tritune.screening.verdict import BUDGET_OPTIONS, binary_facts, register_budget
 from tritune.space import Config

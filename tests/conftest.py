@@ -41,9 +41,9 @@ else:
 @pytest.fixture(autouse=True)
 def no_known_calls() -> None:
     """What an op remembers of its calls would make one test depend on those before it."""
-    repeats = sys.modules.get("tritune.ops.repeats")
-    if repeats is not None:
-        for op in repeats.Repeats.every:
+    call_cache = sys.modules.get("tritune.ops.call.call_cache")
+    if call_cache is not None:
+        for op in call_cache.Repeats.every:
             op.forget()
 
 

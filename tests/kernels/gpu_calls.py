@@ -83,8 +83,8 @@ def attention_cases() -> dict[str, Case]:
     """Prefill and decode, of tensors and of pages, for all dtypes and head sizes."""
     cases = {}
     for what, kernel, call in (
-        ("attention", "attention_prefill", attention_call),
-        ("paged attention", "attention_paged", paged_call),
+        ("attention", "attention", attention_call),
+        ("paged attention", "paged_attention", paged_call),
     ):
         for phase, queries in (("prefill", 512), ("decode", 1)):
             for name, dtype in DTYPES.items():
@@ -98,7 +98,7 @@ def attention_cases() -> dict[str, Case]:
                         "full" if dtype == FP32 else rows,
                     )
     cases["paged attention, fp8 cache, decode"] = Case(
-        "attention_paged", lambda: paged_call(1, FP16, 128, torch.float8_e4m3fn), "few_rows"
+        "paged_attention", lambda: paged_call(1, FP16, 128, torch.float8_e4m3fn), "few_rows"
     )
     return cases
 

@@ -14,8 +14,8 @@ import pytest
 import tritune.kernels
 from tests.kernels.gpu_calls import FP16, Case, attention_call, dealt_out, paged_call
 from tests.kernels.gpu_compile import TARGETS, Target, assembly, compiling_for, spilled_bytes
-from tritune.kernels.attention_paged import paged_attention_kernel
 from tritune.kernels.kernel import Kernel
+from tritune.kernels.paged_attention import paged_attention_kernel
 
 
 def kernels() -> dict[str, Kernel]:

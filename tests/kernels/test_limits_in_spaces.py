@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tritune.kernels import attention_paged, attention_prefill, linear, linear_quantized
+from tritune.kernels import attention, linear, linear_quantized, paged_attention
 from tritune.kernels.gpu_limits import SHARED_BYTES, by_arch
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config
@@ -17,16 +17,16 @@ from tritune.workloads.catalog import WORKLOADS
 
 TARGETS = [pytest.param(target, id=str(target)) for target in known_targets()]
 SIZE = 128
-ATTENTION = attention_prefill.AttentionProblem(1, 8, 1, 4096, 4096, SIZE, SIZE, "float16")
-PAGED = attention_paged.PagedAttentionProblem(
+ATTENTION = attention.AttentionProblem(1, 8, 1, 4096, 4096, SIZE, SIZE, "float16")
+PAGED = paged_attention.PagedAttentionProblem(
     "float16", "float16", SIZE, SIZE, 8, 4, 16, 512, 8, 4096, True, False, False, False, False
 )
 PLAIN = linear.LinearProblem(1024, 4096, 4096, "float16", True)
 QUANTIZED = linear_quantized.LinearQuantizedProblem(1024, 4096, 4096, "float16", 8, 128, False)
 #: The kernels that keep tiles in shared memory.
 HOLDING = [
-    (attention_prefill.KERNEL, ATTENTION),
-    (attention_paged.KERNEL, PAGED),
+    (attention.KERNEL, ATTENTION),
+    (paged_attention.KERNEL, PAGED),
     (linear.KERNEL, PLAIN),
     (linear_quantized.KERNEL, QUANTIZED),
 ]
@@ -38,7 +38,7 @@ def held_bytes(kernel: Kernel, config: Config, family: str) -> int:
     if kernel.name.startswith("linear"):
         return int(2 * stages * config["BLOCK_K"] * (config["BLOCK_M"] + block_n))
     queries = 0
-    if kernel is attention_prefill.KERNEL:
+    if kernel is attention.KERNEL:
         # AMD's queries stay in registers, as does the stage that is computed with.
         stages = max(stages - 1, 1) if family == "hip" else stages
         queries = config["BLOCK_M"] * SIZE if family == "cuda" else 0
@@ -90,13 +90,13 @@ def test_every_default_is_in_the_space(target: Target, dtype: str) -> None:
 
     for size in (64, 128, 256):
         check(
-            attention_prefill.KERNEL,
-            attention_prefill.AttentionProblem(1, 8, 1, 4096, 4096, size, size, dtype),
+            attention.KERNEL,
+            attention.AttentionProblem(1, 8, 1, 4096, 4096, size, size, dtype),
         )
         for queries in (1, 512):
             check(
-                attention_paged.KERNEL,
-                attention_paged.PagedAttentionProblem(
+                paged_attention.KERNEL,
+                paged_attention.PagedAttentionProblem(
                     dtype, dtype, size, size, 8, 4, 16, queries, 8, 4096,
                     True, False, False, False, False,
                 ),

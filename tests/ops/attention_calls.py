@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.ops.layouts import FP32, normal
-from tritune.kernels.attention_prefill import attention_reference, attention_varlen_reference
+from tritune.kernels.attention import attention_reference, attention_varlen_reference
 from tritune.ops.attention import attention, attention_varlen
 from tritune.testing import assert_within_rule
 

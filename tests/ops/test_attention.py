@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.ops.attention_calls import Tensors, check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import BF16, FP16, FP32, far_apart, normal
-from tritune.kernels.attention_prefill import (
+from tritune.kernels.attention import (
     SPACE,
     AttentionProblem,
     attention_reference,
     default_config,
 )
 from tritune.ops.attention import attention, attention_varlen
-from tritune.ops.attention_checks import LARGEST_HEAD
+from tritune.ops.call.attention_checks import LARGEST_HEAD
 from tritune.testing import surrounded
 
 # What a call can ask for, each compiled once; shapes are drawn for each.

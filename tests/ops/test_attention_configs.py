@@ -13,7 +13,7 @@ import torch
 
 from tests.ops.attention_calls import check, check_varlen, inputs, materialise, packed
 from tests.ops.layouts import FP16, normal
-from tritune.kernels.attention_prefill import KERNEL, SPACE, AttentionProblem, default_config
+from tritune.kernels.attention import KERNEL, SPACE, AttentionProblem, default_config
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
 from tritune.policy import forced

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritune.kernels.attention_paged import (
+from tritune.kernels.paged_attention import (
     KERNEL,
     SPACE,
     PagedAttentionProblem,

@@ -7,7 +7,7 @@ writes the softmax over its own keys, in fp32, and log2 of the sum that it was d
 import triton
 import triton.language as tl
 
-from tritune.kernels.attention_softmax import LN_2, begin_softmax, head_parts, width_of
+from tritune.kernels.online_softmax import LN_2, begin_softmax, head_parts, width_of
 
 #: Rows, each a token and a head, that a program of the merging kernel takes.
 MERGED_ROWS = 4

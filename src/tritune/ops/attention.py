@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tritune.kernels.attention_prefill import KERNEL, attention_kernel
-from tritune.kernels.attention_softmax import head_parts
-from tritune.ops import fresh
-from tritune.ops.attention_checks import (
+from tritune.kernels.attention import KERNEL, attention_kernel
+from tritune.kernels.online_softmax import head_parts
+from tritune.ops.call import allocation
+from tritune.ops.call.attention_checks import (
     INTEGERS,
     LARGEST_HEAD,
     check_heads,
@@ -20,16 +20,16 @@ from tritune.ops.attention_checks import (
     check_per_head,
     wrong_starts,
 )
-from tritune.ops.attention_plan import Lengths, Options, Plan, dtype_name, plan_attention
-from tritune.ops.attention_splits import merge_splits, packed, split_results
-from tritune.ops.autocast import autocast, autocasts
-from tritune.ops.batching import folded, one_by_one
-from tritune.ops.check import FLOATS, Check, looks_inside
-from tritune.ops.choose import config_for
-from tritune.ops.launch import Steps, cdiv
-from tritune.ops.library import register
-from tritune.ops.repeats import Repeats
-from tritune.ops.shapes import described, given
+from tritune.ops.call.attention_plan import Lengths, Options, Plan, dtype_name, plan_attention
+from tritune.ops.call.attention_splits import merge_splits, packed, split_results
+from tritune.ops.call.autocast import autocast, autocasts
+from tritune.ops.call.batching import folded, one_by_one
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import FLOATS, Check, looks_inside
+from tritune.ops.call.choose import config_for
+from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import described, given
 
 __all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]
 
@@ -212,7 +212,7 @@ def _launch(
 ) -> tuple[tuple[torch.Tensor, ...], Steps | None]:
     """Both layouts. The result, with or without the log-sum-exp, and how it came about."""
     q, k, v, mask, slopes, sinks, starts = inputs
-    out = fresh.empty((*q.shape[:-1], v.shape[-1]), like=q)
+    out = allocation.empty((*q.shape[:-1], v.shape[-1]), like=q)
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if with_lse else None
     outs = (out,) if lse is None else (out, lse)
     if out.numel() == 0:

@@ -9,15 +9,15 @@ import torch
 import triton
 
 from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
-from tritune.ops import fresh
-from tritune.ops.batching import leading
-from tritune.ops.check import Check
-from tritune.ops.choose import config_for
-from tritune.ops.launch import Steps, cdiv
-from tritune.ops.library import register
-from tritune.ops.repeats import Repeats
-from tritune.ops.rows import Strides, fold, pair, split
-from tritune.ops.shapes import same_dtype, same_shape
+from tritune.ops.call import allocation
+from tritune.ops.call.batching import leading
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import Check
+from tritune.ops.call.choose import config_for
+from tritune.ops.call.folding import Strides, fold, pair, split
+from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import same_dtype, same_shape
 
 #: What `approximate` may be, and which activation that is.
 APPROXIMATIONS = {"tanh": "gelu_tanh", "none": "gelu"}
@@ -54,7 +54,7 @@ def _check(check: Check, gate: torch.Tensor, up: torch.Tensor) -> None:
 def _run(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
     if (outs := _calls((activation,), gate, up)) is not None:
         return outs[0]
-    out = fresh.empty_like(gate)
+    out = allocation.empty_like(gate)
     _calls.keep((activation,), (gate, up), (out,), _launch(gate, up, out, activation))
     return out
 

@@ -13,16 +13,16 @@ from tritune.cpu import features
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
-from tritune.ops import fresh
-from tritune.ops.autocast import autocast, autocasts
-from tritune.ops.batching import leading
-from tritune.ops.check import FLOATS, Check
-from tritune.ops.choose import config_for, device_target
-from tritune.ops.launch import Steps, cdiv
-from tritune.ops.library import register
+from tritune.ops.call import allocation
+from tritune.ops.call.autocast import autocast, autocasts
+from tritune.ops.call.batching import leading
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import FLOATS, Check
+from tritune.ops.call.choose import config_for, device_target
+from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import described, given
 from tritune.ops.quantize import QuantizedWeight
-from tritune.ops.repeats import Repeats
-from tritune.ops.shapes import described, given
 
 #: So many rows are few on a CPU, which multiplies most types in fp32.
 _MOST_FEW_ROWS = 16
@@ -247,7 +247,7 @@ def _in_parts(
 ) -> torch.Tensor:
     """Run a kernel over its tiles and, if K is split, add up what its parts wrote."""
     config, m = steps.config, rows.shape[0]
-    out = fresh.empty((*x.shape[:-1], n), like=x)
+    out = allocation.empty((*x.shape[:-1], n), like=x)
     if not out.numel():
         return out
     bias = None if bias is None else bias.contiguous()

@@ -6,26 +6,26 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tritune.kernels.attention_paged import (
+from tritune.kernels.paged_attention import (
     KERNEL,
     PagedAttentionProblem,
     paged_attention_kernel,
 )
-from tritune.ops.attention_checks import (
+from tritune.ops.call.attention_checks import (
     INTEGERS,
     check_heads,
     check_options,
     check_per_head,
     wrong_starts,
 )
-from tritune.ops.attention_plan import Options, dtype_name, plan_paged
-from tritune.ops.attention_splits import merge_splits, packed, split_results
-from tritune.ops.check import FLOATS, Check, looks_inside
-from tritune.ops.choose import config_for, device_target
-from tritune.ops.launch import Steps
-from tritune.ops.library import register
-from tritune.ops.repeats import Repeats
-from tritune.ops.shapes import described, given, writable
+from tritune.ops.call.attention_plan import Options, dtype_name, plan_paged
+from tritune.ops.call.attention_splits import merge_splits, packed, split_results
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import FLOATS, Check, looks_inside
+from tritune.ops.call.choose import config_for, device_target
+from tritune.ops.call.launch import Steps
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import described, given, writable
 
 QUANTIZED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 LARGEST_PAGE = 256

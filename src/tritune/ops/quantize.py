@@ -8,8 +8,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tritune.kernels.linear_quantized import dequantize, pack, zero_without_points
-from tritune.ops.check import Check
-from tritune.ops.shapes import described
+from tritune.ops.call.checks import Check
+from tritune.ops.call.shapes import described
 
 GROUPS = (32, 64, 128)
 

@@ -9,15 +9,15 @@ import torch
 import triton
 
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
-from tritune.ops import fresh
-from tritune.ops.batching import leading
-from tritune.ops.check import Check
-from tritune.ops.choose import config_for
-from tritune.ops.launch import Steps, cdiv
-from tritune.ops.library import register
-from tritune.ops.repeats import Repeats
-from tritune.ops.rows import Strides, fold, pair, split
-from tritune.ops.shapes import rows_of, same_shape, writable
+from tritune.ops.call import allocation
+from tritune.ops.call.batching import leading
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import Check
+from tritune.ops.call.choose import config_for
+from tritune.ops.call.folding import Strides, fold, pair, split
+from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import rows_of, same_shape, writable
 
 #: The calls of `rms_norm` and of `add_rms_norm`.
 _norms, _sums = Repeats(), Repeats()
@@ -155,7 +155,7 @@ def _plan(
 def _run(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     if (outs := _norms((eps,), x, weight)) is not None:
         return outs[0]
-    out = fresh.empty_like(x)
+    out = allocation.empty_like(x)
     _norms.keep((eps,), (x, weight), (out,), _launch(x, None, weight, eps, out, None))
     return out
 
@@ -173,7 +173,7 @@ def _run_add(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if (outs := _sums((eps,), x, residual, weight)) is not None:
         return outs[0], outs[1]
-    out, total = fresh.empty_like(x), fresh.empty_like(residual)
+    out, total = allocation.empty_like(x), allocation.empty_like(residual)
     steps = _launch(x, residual, weight, eps, out, total)
     _sums.keep((eps,), (x, residual, weight), (out, total), steps)
     return out, total

@@ -10,15 +10,15 @@ import torch
 import triton
 
 from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
-from tritune.ops import fresh
-from tritune.ops.batching import one_by_one
-from tritune.ops.check import Check, looks_inside
-from tritune.ops.choose import config_for
-from tritune.ops.launch import Steps, cdiv
-from tritune.ops.library import register
-from tritune.ops.repeats import Repeats
-from tritune.ops.rows import Strides, fold, pair, split
-from tritune.ops.shapes import described, given, same_dtype, same_shape, writable
+from tritune.ops.call import allocation
+from tritune.ops.call.batching import one_by_one
+from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.checks import Check, looks_inside
+from tritune.ops.call.choose import config_for
+from tritune.ops.call.folding import Strides, fold, pair, split
+from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.library import register
+from tritune.ops.call.shapes import described, given, same_dtype, same_shape, writable
 
 _calls, _calls_inplace = Repeats(), Repeats()
 
@@ -318,7 +318,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if (known := _again(q, k, cos, sin, positions, interleaved, inplace=False)) is not None:
         return known
-    outs = fresh.empty_like(q), fresh.empty_like(k)
+    outs = allocation.empty_like(q), allocation.empty_like(k)
     call = _prepared(outs, q, k, cos, sin, positions)
     steps = _launch(call, interleaved, inplace=False)
     _calls.keep((interleaved,), given(q, k, cos, sin, positions), outs, steps)

@@ -13,7 +13,7 @@ from triton.compiler.compiler import ASTSource
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from tritune.ops.choose import assumed_target
+from tritune.ops.call.choose import assumed_target
 from tritune.policy import forced
 from tritune.space import Config
 from tritune.targets.limits import limits_of

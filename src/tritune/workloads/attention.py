@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 import triton
 
-from tritune.kernels.attention_prefill import KERNEL, AttentionProblem, attention_reference
+from tritune.kernels.attention import KERNEL, AttentionProblem, attention_reference
 from tritune.kernels.kernel import Problem
 from tritune.ops.attention import attention
-from tritune.ops.attention_checks import LARGEST_HEAD
+from tritune.ops.call.attention_checks import LARGEST_HEAD
 from tritune.workloads.inputs import Maker, element_bytes
 from tritune.workloads.libraries.sdpa import folded_sdpa, sdpa_for
 from tritune.workloads.reference.attention import (

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from tritune.kernels.attention_prefill import (
+from tritune.kernels.attention import (
     KERNEL,
     AttentionProblem,
     attention_varlen_reference,

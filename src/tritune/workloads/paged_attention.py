@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 import triton
 
-from tritune.kernels.attention_paged import KERNEL, PagedAttentionProblem
-from tritune.kernels.attention_paged import reference as paged_reference
 from tritune.kernels.kernel import Problem
-from tritune.ops.attention_checks import LARGEST_HEAD
+from tritune.kernels.paged_attention import KERNEL, PagedAttentionProblem
+from tritune.kernels.paged_attention import reference as paged_reference
+from tritune.ops.call.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
 from tritune.workloads.inputs import Maker, element_bytes, lengths, starts
 from tritune.workloads.libraries.sdpa import packed_sdpa, padded_sdpa

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tritune.kernels.attention_prefill import AttentionProblem
+from tritune.kernels.attention import AttentionProblem
 from tritune.workloads import WORKLOADS
 from tritune.workloads.problems.of_model import parse_problem
 from tritune.workloads.problems.parse import ProblemError

@@ -15,7 +15,7 @@ import torch
 
 from tritune.integrations.covered import DEVICES
 from tritune.integrations.enabled import Enabled
-from tritune.ops.check import FLOATS
+from tritune.ops.call.checks import FLOATS
 
 #: A function whose first argument is the module.
 Forward = Callable[..., Any]

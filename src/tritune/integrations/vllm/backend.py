@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from tritune.integrations.vllm import NAME
 from tritune.integrations.vllm.cache import write_cache
 from tritune.integrations.vllm.encoder import encoder_attention
-from tritune.ops.attention_checks import LARGEST_HEAD
+from tritune.ops.call.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import paged_attention
 
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)

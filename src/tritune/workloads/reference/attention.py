@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tritune.kernels.attention_prefill import attention_reference
+from tritune.kernels.attention import attention_reference
 from tritune.workloads.reference.compared import Part, taken, thinned
 
 #: Scores (of a query, a key, a head) whose reference takes a fraction of a second. Halves are slow

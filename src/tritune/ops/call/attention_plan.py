@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
-from tritune.kernels.attention_paged import PagedAttentionProblem
-from tritune.kernels.attention_prefill import AttentionProblem
-from tritune.ops.rows import Strides
+from tritune.kernels.attention import AttentionProblem
+from tritune.kernels.paged_attention import PagedAttentionProblem
+from tritune.ops.call.folding import Strides
 
 #: The largest block of keys there is: offsets within one may be kept in 32 bits or not.
 LARGEST_BLOCK = 256

@@ -20,13 +20,16 @@ import torch
 import triton
 import triton.language as tl
 
-from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
-from tritune.kernels.attention_prefill import (
+from tritune.kernels.attention import (
     attention_varlen_reference,
     cut_block,
     few_rows_block,
 )
-from tritune.kernels.attention_softmax import (
+from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
+from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
+from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.kernels.online_softmax import (
     LOG2_E,
     begin_softmax,
     fold_scores,
@@ -43,9 +46,6 @@ from tritune.kernels.attention_softmax import (
     share_of,
     store_rows,
 )
-from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
-from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES
-from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
 

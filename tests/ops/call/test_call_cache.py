@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import tritune
 from tests.workloads.small import SMALL
 from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
-from tritune.ops import repeats
-from tritune.ops.repeats import Repeats
+from tritune.ops.call import call_cache
+from tritune.ops.call.call_cache import Repeats
 from tritune.policy import forced, forget
 from tritune.targets.device import target_of
 from tritune.workloads.case import OpCase, compiling
@@ -246,7 +246,7 @@ def test_who_stands_in_for_triton_sees_known_launches() -> None:
 def test_where_torch_has_no_guards_nothing_is_remembered(
     launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "_Guards", None)
+    monkeypatch.setattr(call_cache, "_Guards", None)
     for _ in range(4):
         check(torch.randn(3, 368), torch.randn(368))
     assert len(launches) == 4

@@ -23,8 +23,8 @@ from torch.compiler import is_dynamo_compiling
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from tritune.ops.launch import RUN, Steps
-from tritune.ops.replay import ALIGNED, Tensors, replay
+from tritune.ops.call.fast_path import ALIGNED, Tensors, replay
+from tritune.ops.call.launch import RUN, Steps
 from tritune.policy.process import POLICY
 from tritune.policy.recorder import Key
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from tritune.ops.check import Check
+from tritune.ops.call.checks import Check
 
 #: Kernels count the columns of a row, in blocks of up to 2^15, with 32 bits.
 LONGEST_ROW = 2**31 - 2**16

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tritune.ops.check import Check
+from tritune.ops.call.checks import Check
 
 INTEGERS = (torch.int32, torch.int64)
 LARGEST_HEAD = 256

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from tritune.cpu import launcher
-from tritune.ops.launch import Steps
-from tritune.ops.replay import replay
+from tritune.ops.call.fast_path import replay
+from tritune.ops.call.launch import Steps
 
 SIZE = 64
 

@@ -17,7 +17,10 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
-from tritune.kernels.attention_softmax import (
+from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
+from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, WARP_REGISTERS, shared_bytes
+from tritune.kernels.kernel import Kernel, Problem
+from tritune.kernels.online_softmax import (
     LN_2,
     LOG2_E,
     begin_softmax,
@@ -35,9 +38,6 @@ from tritune.kernels.attention_softmax import (
     share_of,
     store_rows,
 )
-from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
-from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, WARP_REGISTERS, shared_bytes
-from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space, Value
 
 #: A bias below this stays above LOWEST in units of log2. Masks made of the lowest finite number

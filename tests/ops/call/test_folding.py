@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ops.layouts import LAYOUTS, normal, rearranged
-from tritune.ops.rows import fold, split
+from tritune.ops.call.folding import fold, split
 
 
 def visited(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:

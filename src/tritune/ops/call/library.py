@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tritune.ops.batching import Rule
-from tritune.ops.check import Check
+from tritune.ops.call.batching import Rule
+from tritune.ops.call.checks import Check
 
 _torch_library: Any = torch.library  # without its types: half of its functions have none
 _torch_c: Any = torch._C

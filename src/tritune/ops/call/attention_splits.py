@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tritune.kernels.attention_merge import MERGED_ROWS, merge_splits_kernel
-from tritune.ops.launch import Steps, cdiv
+from tritune.ops.call.launch import Steps, cdiv
 
 
 class Results(NamedTuple):

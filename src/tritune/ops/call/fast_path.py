@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from tritune.cpu import launcher
-from tritune.ops import fresh
-from tritune.ops.launch import Converted, Emptied, Launched, Steps
+from tritune.ops.call import allocation
+from tritune.ops.call.launch import Converted, Emptied, Launched, Steps
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -115,8 +115,8 @@ def _name(place: int) -> str:
 def _emptying(like: torch.Tensor) -> Callable[[], torch.Tensor]:
     """What makes room for such a tensor."""
     size, stride, dtype, device = tuple(like.shape), like.stride(), like.dtype, like.device
-    if fresh.is_large(like):
-        return lambda: fresh.in_large_pages(torch.empty_strided(size, stride, dtype=dtype))
+    if allocation.is_large(like):
+        return lambda: allocation.in_large_pages(torch.empty_strided(size, stride, dtype=dtype))
     if device.type == "cpu" and _empty_on_cpu is not None:
         return functools.partial(_empty_on_cpu, size, stride, dtype)
     return lambda: torch.empty_strided(size, stride, dtype=dtype, device=device)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tritune
-from tritune.ops import fresh
+from tritune.ops.call import allocation
 
 SMAPS = Path("/proc/self/smaps")
 ELEMENTS = 64 * 2**20 // 4
@@ -18,9 +18,9 @@ ELEMENTS = 64 * 2**20 // 4
 
 @pytest.fixture(autouse=True)
 def _read_again() -> Iterator[None]:
-    fresh._advise.cache_clear()
+    allocation._advise.cache_clear()
     yield
-    fresh._advise.cache_clear()
+    allocation._advise.cache_clear()
 
 
 def _advised(tensor: torch.Tensor) -> bool:
@@ -48,8 +48,8 @@ def test_a_large_result_is_in_large_pages_unless_they_are_switched_off(
     monkeypatch: pytest.MonkeyPatch, setting: str, advised: bool
 ) -> None:
     monkeypatch.setenv("TRITUNE_HUGE_PAGES", setting)
-    assert _advised(fresh.empty_like(torch.empty(ELEMENTS))) is advised
-    assert _advised(fresh.empty((2, ELEMENTS // 2), torch.empty(1))) is advised
+    assert _advised(allocation.empty_like(torch.empty(ELEMENTS))) is advised
+    assert _advised(allocation.empty((2, ELEMENTS // 2), torch.empty(1))) is advised
 
 
 @linux
@@ -62,5 +62,5 @@ def test_a_call_that_is_repeated_has_its_result_in_large_pages_too() -> None:
 
 
 def test_a_small_tensor_and_one_without_memory_are_left_alone() -> None:
-    assert not fresh.is_large(torch.empty(1024))
-    assert not fresh.is_large(torch.empty(ELEMENTS, device="meta"))
+    assert not allocation.is_large(torch.empty(1024))
+    assert not allocation.is_large(torch.empty(ELEMENTS, device="meta"))

@@ -1,6 +1,6 @@
 """What an op does between its inputs and its outputs, noted down while it is done.
 
-`ops/repeats.py` does it again without asking what it is.
+`ops/call/call_cache.py` does it again without asking what it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-from tritune.ops import fresh
+from tritune.ops.call import allocation
 from tritune.policy.recorder import Key
 
 #: What launches a kernel, unless somebody stands in for it (a recorder, one who only compiles).
@@ -58,7 +58,7 @@ class Steps:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor for this call alone."""
-        tensor = fresh.in_large_pages(torch.empty(shape, dtype=dtype, device=self.question[2]))
+        tensor = allocation.in_large_pages(torch.empty(shape, dtype=dtype, device=self.question[2]))
         self.taken.append(Emptied(tensor))
         return tensor
 
