@@ -94,7 +94,7 @@ def compiling_for(target: Target, **changes: Any) -> Iterator[list[tuple[JITFunc
         # The tensors are the CPU's, but the config shall be the target's.
         for module in pkgutil.iter_modules(tritune.ops.__path__):
             imported = importlib.import_module(f"tritune.ops.{module.name}")
-            for name, value in (("device_target", lambda _: place), ("config_for", config_for)):
+            for name, value in (("compile_target", lambda _: target), ("config_for", config_for)):
                 if hasattr(imported, name):
                     patch.setattr(imported, name, value)
         yield compiled

@@ -107,8 +107,10 @@ def launch(
         "bf16": packing.bf16,
     }
     exec(compile(lines, f"<launcher of {getattr(metadata, 'name', 'kernel')}>", "exec"), namespace)
-    launch: Callable[..., None] = namespace["launch"]
-    return _flushing(launch) if prints else launch
+    launch: Any = namespace["launch"]
+    launch.prepared = prepared
+    wrapped: Callable[..., None] = _flushing(launch) if prints else launch
+    return wrapped
 
 
 def prepared(
@@ -121,9 +123,9 @@ def prepared(
     """
     slots = packing.slots(compiled.src.signature)
     pointers = [slot.is_pointer for slot in slots]
-    if getattr(compiled.metadata, "prints", False) or pointers != sorted(pointers, reverse=True):
+    if pointers != sorted(pointers, reverse=True) or sum(pointers) != tensors:
         return None
-    if sum(pointers) != tensors or any(not 0 < size <= _MOST_PROGRAMS for size in grid):
+    if any(not 0 < size <= _MOST_PROGRAMS for size in grid):
         return None
     function = compiled.function
     names = _argument_names(compiled.src, len(arguments))

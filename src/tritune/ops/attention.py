@@ -26,10 +26,10 @@ from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import folded, one_by_one
 from tritune.ops.call.call_cache import Repeats
 from tritune.ops.call.checks import FLOATS, Check, looks_inside
-from tritune.ops.call.choose import config_for
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given
+from tritune.policy import config_for
 
 __all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]
 

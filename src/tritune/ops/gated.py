@@ -13,11 +13,11 @@ from tritune.ops.call import allocation
 from tritune.ops.call.batching import leading
 from tritune.ops.call.call_cache import Repeats
 from tritune.ops.call.checks import Check
-from tritune.ops.call.choose import config_for
 from tritune.ops.call.folding import Strides, fold, pair, split
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import same_dtype, same_shape
+from tritune.policy import config_for
 
 #: What `approximate` may be, and which activation that is.
 APPROXIMATIONS = {"tanh": "gelu_tanh", "none": "gelu"}

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import triton
 
-from tritune.cpu import features
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
@@ -18,11 +17,13 @@ from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import leading
 from tritune.ops.call.call_cache import Repeats
 from tritune.ops.call.checks import FLOATS, Check
-from tritune.ops.call.choose import config_for, device_target
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given
 from tritune.ops.quantize import QuantizedWeight
+from tritune.policy import config_for
+from tritune.targets.device import compile_target
+from tritune.targets.target import multiplies_bf16
 
 #: So many rows are few on a CPU, which multiplies most types in fp32.
 _MOST_FEW_ROWS = 16
@@ -218,11 +219,10 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiplied_as_is(rows: torch.Tensor, config: Mapping[str, Any]) -> bool:
-    """Whether a CPU has an instruction for products of such numbers."""
-    family, arch = device_target(rows.device)
-    if family != "cpu" or rows.dtype != torch.bfloat16 or config["METHOD"] != "dot":
+    """Return whether a CPU has an instruction for products of such numbers."""
+    if rows.dtype != torch.bfloat16 or config["METHOD"] != "dot":
         return False
-    return features.resolve(str(arch)).multiplies_bf16
+    return multiplies_bf16(compile_target(rows.device))
 
 
 def _converted(rows: torch.Tensor, config: Mapping[str, Any], steps: Steps) -> torch.Tensor:
@@ -231,7 +231,7 @@ def _converted(rows: torch.Tensor, config: Mapping[str, Any], steps: Steps) -> t
     """
     if config["METHOD"] == "dot":
         few = rows.shape[0] <= _MOST_FEW_ROWS
-        if not few or device_target(rows.device)[0] != "cpu":
+        if not few or compile_target(rows.device).family != "cpu":
             return rows
     return steps.converted(rows, torch.float32)
 

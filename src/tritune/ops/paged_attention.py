@@ -22,10 +22,11 @@ from tritune.ops.call.attention_plan import Options, dtype_name, plan_paged
 from tritune.ops.call.attention_splits import merge_splits, packed, split_results
 from tritune.ops.call.call_cache import Repeats
 from tritune.ops.call.checks import FLOATS, Check, looks_inside
-from tritune.ops.call.choose import config_for, device_target
 from tritune.ops.call.launch import Steps
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given, writable
+from tritune.policy import config_for
+from tritune.targets.device import compile_target
 
 QUANTIZED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 LARGEST_PAGE = 256
@@ -369,8 +370,8 @@ def _step(scale: torch.Tensor | None) -> int:
 
 def _converts_e4m3(device: torch.device) -> bool:
     """Whether Triton has this type there: NVIDIA's GPUs before compute capability 8.9 do not."""
-    family, arch = device_target(device)
-    return family != "cuda" or int(arch) >= 89
+    target = compile_target(device)
+    return target.family != "cuda" or int(target.arch) >= 89
 
 
 def _fake(*args: Any) -> None:

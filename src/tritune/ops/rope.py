@@ -14,11 +14,11 @@ from tritune.ops.call import allocation
 from tritune.ops.call.batching import one_by_one
 from tritune.ops.call.call_cache import Repeats
 from tritune.ops.call.checks import Check, looks_inside
-from tritune.ops.call.choose import config_for
 from tritune.ops.call.folding import Strides, fold, pair, split
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given, same_dtype, same_shape, writable
+from tritune.policy import config_for
 
 _calls, _calls_inplace = Repeats(), Repeats()
 

@@ -13,9 +13,9 @@ from triton.compiler.compiler import ASTSource
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from tritune.ops.call.choose import assumed_target
 from tritune.policy import forced
 from tritune.space import Config
+from tritune.targets.device import assumed_target
 from tritune.targets.limits import limits_of
 from tritune.targets.target import Target
 from tritune.workloads.case import scalars_of

@@ -9,6 +9,9 @@ import functools
 import hashlib
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +50,24 @@ def target_of(device: torch.device) -> Target:
     if family == "hip":
         return Target("hip", str(properties.gcnArchName).split(":")[0])
     return Target("cuda", properties.major * 10 + properties.minor)
+
+
+_assumed: ContextVar[Target | None] = ContextVar("tritune_assumed_target", default=None)
+
+
+def compile_target(device: torch.device) -> Target:
+    """Return the target that calls on a torch device compile for now."""
+    return _assumed.get() or target_of(device)
+
+
+@contextmanager
+def assumed_target(target: Target) -> Iterator[None]:
+    """Compile calls in the block for this target, whatever device their tensors are on."""
+    token = _assumed.set(target)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
 
 
 def detect(device: torch.device) -> Device:

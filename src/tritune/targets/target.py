@@ -31,3 +31,12 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.family}:{self.arch}"
+
+
+def multiplies_bf16(target: Target) -> bool:
+    """Return whether a target is a CPU with instructions for products of bfloat16."""
+    if target.family != "cpu":
+        return False
+    from tritune.cpu import features
+
+    return features.resolve(str(target.arch)).multiplies_bf16

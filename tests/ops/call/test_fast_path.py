@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritune.cpu import launcher
+from tritune.ops.call import fast_path
 from tritune.ops.call.fast_path import replay
 from tritune.ops.call.launch import Steps
 
@@ -40,7 +40,7 @@ def added(call: Steps, a: Any, b: Any, out: torch.Tensor) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to launch a kernel that is known."""
     if request.param == "by Triton":
-        monkeypatch.setattr(launcher, "prepared", lambda *_: None)
+        monkeypatch.setattr(fast_path, "_prepared", lambda *_: None)
 
 
 @pytest.mark.usefixtures("way")

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from tritune.cpu import launcher
 from tritune.ops.call import allocation
 from tritune.ops.call.launch import Converted, Emptied, Launched, Steps
 
@@ -94,10 +93,7 @@ class _Script:
             return False
         if any(t.data_ptr() not in places or t.data_ptr() % ALIGNED for t in used):
             return False
-        launch_at = None
-        if used[0].is_cpu:
-            arguments = (*step.tensors, *step.rest)
-            launch_at = launcher.prepared(step.compiled, step.grid, arguments, len(used))
+        launch_at = _prepared(step, len(used))
         if launch_at is not None:
             addresses = ", ".join(f"{self._name_of(tensor)}.data_ptr()" for tensor in used)
             self._lines.append(f"{self._knowing(launch_at)}({addresses})")
@@ -106,6 +102,17 @@ class _Script:
             tensors = [None if t is None else self._name_of(t) for t in step.tensors]
             self._lines.append(f"{run}({', '.join(map(str, tensors))}, *{rest})")
         return True
+
+
+def _prepared(step: Launched, tensors: int) -> Callable[..., None] | None:
+    """Return a launch that takes addresses, where the backend's launcher can prepare one."""
+    prepare = getattr(step.compiled.run, "prepared", None)
+    if prepare is None:
+        return None
+    launch: Callable[..., None] | None = prepare(
+        step.compiled, step.grid, (*step.tensors, *step.rest), tensors
+    )
+    return launch
 
 
 def _name(place: int) -> str:
