@@ -24,6 +24,7 @@ import argparse
 import datetime
 import itertools
 import json
+import math
 import multiprocessing
 import random
 import statistics
@@ -54,7 +55,8 @@ from tritune.tuning.timing import Flush, Stopwatch, stopwatch
 from tritune.tuning.tuner import Settings, begin_run
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.problems.of_model import drawn_problems
+from tritune.workloads.problems.models import PRESETS
+from tritune.workloads.problems.of_model import problems_of
 from tritune.workloads.tuning import tune_all, tune_problem
 from tritune.workloads.workload import Workload
 
@@ -99,6 +101,30 @@ def problems(count: int) -> list[Problem]:
         if len(found) == count:
             break
     return found
+
+
+def drawn_problems(
+    count: int,
+    seed: int,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    device: torch.device | str = "cpu",
+    most_flops: float = math.inf,
+) -> list[tuple[str, Problem]]:
+    """Draw different problems that the preset models have, as many of each op as there are."""
+    rng = random.Random(seed)
+    pools = []
+    for op in WORKLOADS:
+        pool = {
+            problem
+            for model in PRESETS.values()
+            for dtype in dtypes
+            for _, problem in problems_of(model, [op], "full", dtype, device)
+            if WORKLOADS[op].work(problem).flops <= most_flops
+        }
+        listed = sorted(pool, key=repr)
+        pools.append([(op, problem) for problem in rng.sample(listed, len(listed))])
+    turns = itertools.zip_longest(*pools)
+    return [each for turn in turns for each in turn if each is not None][:count]
 
 
 def candidates(store: Store, tuned: Sequence[Problem], run: str, jobs: int) -> list[Config]:

@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
+from benchmarks.regret import drawn_problems
 
 from tests.policy.stored import CPU, default_of, put
 from tritune.policy.describe import learn_and_save
@@ -17,7 +18,6 @@ from tritune.policy.policy import Policy
 from tritune.store import Store
 from tritune.targets.device import detect
 from tritune.workloads.catalog import WORKLOADS
-from tritune.workloads.problems.of_model import drawn_problems
 
 PROBLEMS, TUNED = 300, 3
 

@@ -190,7 +190,7 @@ class _Request:
     def problems(self, store: Any, sections: Sections) -> list[tuple[Workload, Problem]]:
         from tritune.workloads.catalog import WORKLOADS
         from tritune.workloads.problems.models import load_model
-        from tritune.workloads.problems.of_model import parse_problem, problems_of
+        from tritune.workloads.problems.of_model import problems_of
         from tritune.workloads.problems.suites import suite
         from tritune.workloads.tuning import problems_met
 
@@ -204,7 +204,8 @@ class _Request:
         if self.texts:
             if len(self.ops) != 1:
                 raise typer.BadParameter("--problem needs exactly one op")
-            return [(WORKLOADS[self.ops[0]], parse_problem(self.ops[0], t)) for t in self.texts]
+            workload = WORKLOADS[self.ops[0]]
+            return [(workload, workload.parse(text)) for text in self.texts]
         found = problems_of(
             load_model(self.model or DEFAULT_MODEL),
             list(self.ops) or None,

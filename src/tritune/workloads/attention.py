@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,16 +24,7 @@ from tritune.workloads.reference.attention import (
     visible_pairs,
 )
 from tritune.workloads.reference.compared import Part, taken, thinned
-from tritune.workloads.workload import (
-    Choices,
-    Inputs,
-    Outputs,
-    Values,
-    Vendors,
-    Work,
-    Workload,
-    replaced,
-)
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 #: Scores that torch keeps in memory without a fused kernel: more are not worth measuring.
 EAGER_SCORES = 2**28
@@ -41,7 +33,7 @@ EAGER_SCORES = 2**28
 class Attention(Workload):
     name = "attention"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "batch": 1,
         "heads": 32,
         "group": 4,
@@ -55,11 +47,11 @@ class Attention(Workload):
         "mask": "none",
         "alibi": False,
     }
-    fixed: ClassVar[Values] = {"packed": False}
+    fixed: ClassVar = {"packed": False}
     assisted = frozenset({"sdpa_folded"})
     # Scores in memory make attention slow, however well the code around them is fused.
     compilable = frozenset({"sdpa"})
-    allowed: ClassVar[Choices] = {"mask": ("none", "boolean", "additive")}
+    allowed: ClassVar = {"mask": ("none", "boolean", "additive")}
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """As many keys as queries, and values as large as keys."""
@@ -68,11 +60,7 @@ class Attention(Workload):
         return {**super()._missing(values), **given}
 
     def impossible(self, problem: AttentionProblem) -> list[str]:
-        reasons = [
-            f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
-            for name, value in problem.fields().items()
-            if name in ("head_size", "value_size") and value > LARGEST_HEAD
-        ]
+        reasons = too_large_heads(problem)
         if problem.heads % problem.group:
             reasons.append(f"group is {problem.group}, allowed: what divides {problem.heads} heads")
         if problem.window and not problem.causal:
@@ -84,7 +72,7 @@ class Attention(Workload):
         # A window of all keys is none.
         window = problem.window if problem.window < problem.keys or problem.window == keys else 0
         window = triton.next_power_of_2(window)
-        return replaced(
+        return replace(
             problem,
             batch=triton.next_power_of_2(problem.batch),
             queries=triton.next_power_of_2(problem.queries),
@@ -125,7 +113,8 @@ class Attention(Workload):
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
         entries, some, rows = self.part(inputs)
         positions = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)[rows]
-        inputs = {**inputs, "mask": _mask_rows(inputs, rows)}
+        if "mask" in inputs:
+            inputs = {**inputs, "mask": inputs["mask"][:, :, rows]}
         out = [
             attend(
                 q[b, :, rows].transpose(0, 1), k[b].transpose(0, 1), v[b].transpose(0, 1),
@@ -153,21 +142,33 @@ class Attention(Workload):
 
     def work(self, problem: AttentionProblem) -> Work:
         window = seen_window(problem.window, problem.keys)
-        lengths = [(problem.queries, problem.keys)] * problem.batch
-        return attention_work(problem, lengths, window)
+        return attention_work(problem, self.lengths(problem), window, problem.heads, problem.dtype)
+
+    def lengths(self, problem: AttentionProblem) -> list[tuple[int, int]]:
+        """The queries and keys of each sequence."""
+        return [(problem.queries, problem.keys)] * problem.batch
+
+
+def too_large_heads(problem: Problem) -> list[str]:
+    """Why the op does not take heads of these sizes."""
+    return [
+        f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
+        for name, value in problem.fields().items()
+        if name in ("head_size", "value_size") and value > LARGEST_HEAD
+    ]
 
 
 def attention_work(
-    problem: AttentionProblem, lengths: list[tuple[int, int]], window: int | None
+    problem: Any, lengths: list[tuple[int, int]], window: int | None, heads: int, kv_dtype: str
 ) -> Work:
     """The work of sequences with these numbers of queries and keys."""
     both = problem.head_size + problem.value_size
     pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in lengths)
-    queries = sum(q for q, _ in lengths) * problem.heads * element_bytes(problem.dtype)
-    keys = sum(keys_read(q, k, window) for q, k in lengths) * problem.heads // problem.group
+    queries = sum(q for q, _ in lengths) * heads * element_bytes(problem.dtype)
+    keys = sum(keys_read(q, k, window) for q, k in lengths) * heads // problem.group
     return Work(
-        2 * both * problem.heads * pairs,
-        queries * problem.head_size + keys * both * element_bytes(problem.dtype),
+        2 * both * heads * pairs,
+        queries * problem.head_size + keys * both * element_bytes(kv_dtype),
         queries * problem.value_size,
     )
 
@@ -178,8 +179,3 @@ def seen_window(window: int, keys: int) -> int | None:
         return window or None
     # A window of all keys would be none; the largest that is one rounds up to the same.
     return keys - 1 if window == triton.next_power_of_2(keys - 1) else None
-
-
-def _mask_rows(inputs: Inputs, rows: slice) -> torch.Tensor | None:
-    mask = inputs.get("mask")
-    return None if mask is None else mask[:, :, rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -14,23 +13,23 @@ from tritune.kernels.attention import (
     attention_varlen_reference,
 )
 from tritune.ops.attention import attention_varlen
-from tritune.workloads.attention import EAGER_SCORES, Attention, attention_work, seen_window
+from tritune.workloads.attention import EAGER_SCORES, Attention, seen_window
 from tritune.workloads.inputs import Maker, lengths, starts
 from tritune.workloads.libraries.sdpa import packed_sdpa
-from tritune.workloads.reference.attention import attend, attention_flags, packed_part
-from tritune.workloads.reference.compared import Part, taken
-from tritune.workloads.workload import Choices, Inputs, Outputs, Values, Vendors, Work
+from tritune.workloads.reference.attention import attend_packed, attention_flags, packed_part
+from tritune.workloads.reference.compared import Part
+from tritune.workloads.workload import Inputs, Outputs, Vendors
 
 
 class AttentionVarlen(Attention):
     name = "attention_varlen"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {**Attention.defaults, "batch": 4}
-    fixed: ClassVar[Values] = {"packed": True, "mask": "none"}
-    allowed: ClassVar[Choices] = {}
+    defaults: ClassVar = {**Attention.defaults, "batch": 4}
+    fixed: ClassVar = {"packed": True, "mask": "none"}
+    allowed: ClassVar = {}
 
     def make(self, problem: AttentionProblem, maker: Maker) -> Inputs:
-        counts = _lengths(problem)
+        counts = self.lengths(problem)
         q_starts, k_starts = (starts([each[i] for each in counts]) for i in (0, 1))
         heads, kv_heads = problem.heads, problem.heads // problem.group
         size, value_size, dtype = problem.head_size, problem.value_size, problem.dtype
@@ -57,20 +56,11 @@ class AttentionVarlen(Attention):
         return packed_part(tokens, sequences, heads, inputs["max_seqlen_k"], inputs["q"].dtype)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
-        q, k, v = inputs["q"], inputs["k"], inputs["v"]
-        part, some = self.part(inputs)
-        out = []
-        for rows, keys in _sequences(inputs):
-            chosen = [row for row in taken(part, q.shape[0]) if rows.start <= row < rows.stop]
-            if not chosen:
-                continue
-            # The last query is at the last key.
-            own = torch.tensor(chosen, device=q.device)
-            positions = own - rows.stop + keys.stop - keys.start
-            heads = taken(some, q.shape[1])
-            result = attend(q[own], k[keys], v[keys], heads, positions, inputs, dtype)
-            out.append(result.transpose(0, 1))
-        return (torch.cat(out),)
+        def keys_values(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+            keys = _sequences(inputs)[number][1]
+            return inputs["k"][keys], inputs["v"][keys]
+
+        return (attend_packed(keys_values, self.part(inputs), inputs, dtype),)
 
     def offers(self, inputs: Inputs) -> Vendors:
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
@@ -87,24 +77,19 @@ class AttentionVarlen(Attention):
             found["varlen_attn"] = lambda: _torch_varlen(inputs)
         return found
 
-    def work(self, problem: AttentionProblem) -> Work:
-        window = seen_window(problem.window, problem.keys)
-        return attention_work(problem, _lengths(problem), window)
+    def lengths(self, problem: AttentionProblem) -> list[tuple[int, int]]:
+        # A sequence that has fewer keys has fewer queries, too.
+        queries = lengths(problem.queries, problem.batch)
+        return list(zip(queries, lengths(problem.keys, problem.batch), strict=True))
 
 
-def _lengths(problem: AttentionProblem) -> list[tuple[int, int]]:
-    """Queries and keys of each sequence: one that has fewer keys has fewer queries, too."""
-    queries = lengths(problem.queries, problem.batch)
-    return list(zip(queries, lengths(problem.keys, problem.batch), strict=True))
-
-
-def _sequences(inputs: Inputs) -> Iterator[tuple[slice, slice]]:
+def _sequences(inputs: Inputs) -> list[tuple[slice, slice]]:
     """The rows of q and those of k that each sequence has."""
-    bounds = (
-        [slice(a, b) for a, b in itertools.pairwise(inputs[name].tolist())]
+    rows, keys = (
+        itertools.starmap(slice, itertools.pairwise(inputs[name].tolist()))
         for name in ("cu_seqlens_q", "cu_seqlens_k")
     )
-    return zip(*bounds, strict=True)
+    return list(zip(rows, keys, strict=True))
 
 
 def _torch_varlen(inputs: Inputs) -> torch.Tensor:

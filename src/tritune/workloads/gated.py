@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,28 +16,19 @@ from tritune.ops.gated import APPROXIMATIONS, gelu_mul, silu_mul
 from tritune.workloads.inputs import Maker, element_bytes
 from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.rms_norm import ELEMENTS
-from tritune.workloads.workload import (
-    Choices,
-    Inputs,
-    Outputs,
-    Values,
-    Vendors,
-    Work,
-    Workload,
-    replaced,
-)
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 
 class SiluMul(Workload):
     name = "silu_mul"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {"rows": 1024, "columns": 14336, "dtype": "float16"}
-    fixed: ClassVar[Values] = {"activation": "silu"}
+    defaults: ClassVar = {"rows": 1024, "columns": 14336, "dtype": "float16"}
+    fixed: ClassVar = {"activation": "silu"}
 
     def rounded(self, problem: GatedProblem) -> Problem:
         rows, columns = triton.next_power_of_2(problem.rows), problem.columns
         # One row is as any tensor in one piece: only its size matters.
-        return replaced(
+        return replace(
             problem, rows=rows, columns=triton.next_power_of_2(columns) if rows == 1 else columns
         )
 
@@ -75,14 +67,14 @@ class SiluMul(Workload):
 
 class GeluMul(SiluMul):
     name = "gelu_mul"
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "rows": 1024,
         "columns": 10240,
         "dtype": "float16",
         "activation": "gelu_tanh",
     }
-    fixed: ClassVar[Values] = {}
-    allowed: ClassVar[Choices] = {"activation": tuple(APPROXIMATIONS.values())}
+    fixed: ClassVar = {}
+    allowed: ClassVar = {"activation": tuple(APPROXIMATIONS.values())}
 
     def options(self, problem: GatedProblem) -> dict[str, Any]:
         names = {activation: name for name, activation in APPROXIMATIONS.items()}

@@ -4,6 +4,7 @@ alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -93,10 +94,7 @@ def lengths(longest: int, count: int) -> list[int]:
 
 def starts(counts: Sequence[int]) -> list[int]:
     """Where each of the packed sequences begins, and where the last one ends."""
-    totals = [0]
-    for count in counts:
-        totals.append(totals[-1] + count)
-    return totals
+    return [0, *itertools.accumulate(counts)]
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,17 +19,7 @@ from tritune.ops.linear import linear
 from tritune.ops.quantize import GROUPS, QuantizedWeight
 from tritune.workloads.inputs import Maker, element_bytes
 from tritune.workloads.reference.compared import Part, thinned
-from tritune.workloads.workload import (
-    Choices,
-    Inputs,
-    Outputs,
-    Values,
-    Vendors,
-    Work,
-    Workload,
-    parameter,
-    replaced,
-)
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
 #: Products whose reference takes a fraction of a second; see `visible.SCORES`.
 PRODUCTS = {torch.float32: 2**32, torch.float16: 2**29, torch.bfloat16: 2**29}
@@ -40,7 +31,7 @@ class Linear(Workload):
     name = "linear"
     kernel = plain.KERNEL
     compilable = frozenset({"linear"})
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "rows": 1,
         "n": 4096,
         "k": 4096,
@@ -54,7 +45,7 @@ class Linear(Workload):
         return []
 
     def rounded(self, problem: Any) -> Problem:
-        return replaced(problem, rows=triton.next_power_of_2(problem.rows))
+        return replace(problem, rows=triton.next_power_of_2(problem.rows))
 
     def make(self, problem: LinearProblem, maker: Maker) -> Inputs:
         n, k, dtype = problem.n, problem.k, problem.dtype
@@ -93,7 +84,7 @@ class LinearQuantized(Linear):
     name = "linear_quantized"
     kernel = quantized.KERNEL
     compilable = frozenset({"dequantized"})
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "rows": 1,
         "n": 4096,
         "k": 4096,
@@ -102,7 +93,7 @@ class LinearQuantized(Linear):
         "group": 128,
         "zero_points": False,
     }
-    allowed: ClassVar[Choices] = {"bits": (8, 4), "group": GROUPS}
+    allowed: ClassVar = {"bits": (8, 4), "group": GROUPS}
 
     def impossible(self, problem: Any) -> list[str]:
         if problem.k % problem.group:

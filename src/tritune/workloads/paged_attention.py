@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,29 +14,13 @@ import triton
 from tritune.kernels.kernel import Problem
 from tritune.kernels.paged_attention import KERNEL, PagedAttentionProblem
 from tritune.kernels.paged_attention import reference as paged_reference
-from tritune.ops.call.attention_checks import LARGEST_HEAD
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
-from tritune.workloads.inputs import Maker, element_bytes, lengths, starts
+from tritune.workloads.attention import attention_work, too_large_heads
+from tritune.workloads.inputs import Maker, lengths, starts
 from tritune.workloads.libraries.sdpa import packed_sdpa, padded_sdpa
-from tritune.workloads.reference.attention import (
-    attend,
-    attention_flags,
-    keys_read,
-    packed_part,
-    visible_pairs,
-)
-from tritune.workloads.reference.compared import Part, taken
-from tritune.workloads.workload import (
-    FLOATS,
-    Choices,
-    Inputs,
-    Outputs,
-    Values,
-    Vendors,
-    Work,
-    Workload,
-    replaced,
-)
+from tritune.workloads.reference.attention import attend_packed, attention_flags, packed_part
+from tritune.workloads.reference.compared import Part
+from tritune.workloads.workload import FLOATS, Inputs, Outputs, Vendors, Work, Workload
 
 QUANTIZED = ("float8_e4m3fn", "float8_e5m2", "int8")
 #: The standard deviation of the cached numbers, and so the inverse of their scale.
@@ -45,7 +30,7 @@ _SPREAD = {"float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "int8": 32.0}
 class PagedAttention(Workload):
     name = "paged_attention"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "dtype": "float16",
         "head_size": 128,
         "kv_heads": 8,
@@ -62,7 +47,7 @@ class PagedAttention(Workload):
     }
     assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
     compilable = frozenset({"sdpa", "sdpa_padded"})
-    allowed: ClassVar[Choices] = {
+    allowed: ClassVar = {
         "kv_dtype": (*FLOATS, *QUANTIZED),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),
     }
@@ -74,11 +59,7 @@ class PagedAttention(Workload):
         return {**found, **{name: {**found, **values}[of] for name, of in alike.items()}}
 
     def impossible(self, problem: PagedAttentionProblem) -> list[str]:
-        reasons = [
-            f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
-            for name, value in problem.fields().items()
-            if name in ("head_size", "value_size") and value > LARGEST_HEAD
-        ]
+        reasons = too_large_heads(problem)
         if problem.kv_dtype not in (problem.dtype, *QUANTIZED):
             allowed = ", ".join((problem.dtype, *QUANTIZED))
             reasons.append(f"kv_dtype is {problem.kv_dtype}, allowed: {allowed}")
@@ -93,9 +74,12 @@ class PagedAttention(Workload):
         return reasons
 
     def rounded(self, problem: PagedAttentionProblem) -> Problem:
-        counts = ("queries", "sequences", "keys")
-        values = problem.fields()
-        return replaced(problem, **{n: triton.next_power_of_2(values[n]) for n in counts})
+        return replace(
+            problem,
+            queries=triton.next_power_of_2(problem.queries),
+            sequences=triton.next_power_of_2(problem.sequences),
+            keys=triton.next_power_of_2(problem.keys),
+        )
 
     def make(self, problem: PagedAttentionProblem, maker: Maker) -> Inputs:
         window, room = _window(problem)
@@ -139,20 +123,8 @@ class PagedAttention(Workload):
         return packed_part(tokens, sequences, heads, keys, inputs["q"].dtype)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
-        q = inputs["q"]
-        part, some = self.part(inputs)
-        out = []
-        for number, (start, stop) in enumerate(itertools.pairwise(inputs["cu_seqlens_q"].tolist())):
-            chosen = [row for row in taken(part, q.shape[0]) if start <= row < stop]
-            if not chosen:
-                continue
-            k, v = _sequence(inputs, number, int(inputs["seq_lens"][number]), dtype)
-            own = torch.tensor(chosen, device=q.device)
-            positions = own - stop + k.shape[0]
-            heads = taken(some, q.shape[1])
-            result = attend(q[own], k, v, heads, positions, inputs, dtype)
-            out.append(result.transpose(0, 1))
-        return (torch.cat(out),)
+        keys_values = functools.partial(_sequence, inputs, dtype=dtype)
+        return (attend_packed(keys_values, self.part(inputs), inputs, dtype),)
 
     def slack_for(self, problem: PagedAttentionProblem) -> float:
         return 3.0 if problem.softcap else 2.0
@@ -178,7 +150,7 @@ class PagedAttention(Workload):
             return k[i, : lengths[i]], v[i, : lengths[i]]
 
         def in_pages() -> torch.Tensor:
-            each = calls(lambda i: _sequence(inputs, i, lengths[i], q.dtype))
+            each = calls(lambda i: _sequence(inputs, i, q.dtype))
             return torch.cat([call() for call in each])
 
         ready = functools.cache(lambda: calls(known))
@@ -192,16 +164,8 @@ class PagedAttention(Workload):
 
     def work(self, problem: PagedAttentionProblem) -> Work:
         window, _ = _window(problem)
-        counts = _lengths(problem)
-        heads, both = problem.kv_heads * problem.group, problem.head_size + problem.value_size
-        pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in counts)
-        queries = sum(q for q, _ in counts) * heads * element_bytes(problem.dtype)
-        keys = sum(keys_read(q, k, window) for q, k in counts) * problem.kv_heads * both
-        return Work(
-            2 * both * heads * pairs,
-            queries * problem.head_size + keys * element_bytes(problem.kv_dtype),
-            queries * problem.value_size,
-        )
+        heads = problem.kv_heads * problem.group
+        return attention_work(problem, _lengths(problem), window, heads, problem.kv_dtype)
 
 
 def _window(problem: PagedAttentionProblem) -> tuple[int | None, int]:
@@ -224,10 +188,9 @@ def _lengths(problem: PagedAttentionProblem) -> list[tuple[int, int]]:
     return list(zip(queries, lengths(room, problem.sequences), strict=True))
 
 
-def _sequence(
-    inputs: Inputs, number: int, length: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _sequence(inputs: Inputs, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The keys and the values of a sequence, (keys, KV heads, size), in real units."""
+    length = int(inputs["seq_lens"][number])
     count = triton.cdiv(length, inputs["k_cache"].shape[1])
     pages = inputs["block_table"][number, :count]
     k, v = (_gathered(inputs, side, pages, dtype)[:length] for side in "kv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,16 +16,7 @@ from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
 from tritune.workloads.inputs import Maker, element_bytes
 from tritune.workloads.reference.compared import Part, thinned
-from tritune.workloads.workload import (
-    Inputs,
-    Outputs,
-    Values,
-    Vendors,
-    Work,
-    Workload,
-    parameter,
-    replaced,
-)
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
 EPS = 1e-6
 #: Elements whose reference takes a fraction of a second.
@@ -34,11 +26,11 @@ ELEMENTS = 2**23
 class RmsNorm(Workload):
     name = "rms_norm"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {"rows": 1024, "columns": 4096, "dtype": "float16"}
-    fixed: ClassVar[Values] = {"adds": False}
+    defaults: ClassVar = {"rows": 1024, "columns": 4096, "dtype": "float16"}
+    fixed: ClassVar = {"adds": False}
 
     def rounded(self, problem: RmsNormProblem) -> Problem:
-        return replaced(problem, rows=triton.next_power_of_2(problem.rows))
+        return replace(problem, rows=triton.next_power_of_2(problem.rows))
 
     def make(self, problem: RmsNormProblem, maker: Maker) -> Inputs:
         x = maker.normal(problem.rows, problem.columns, dtype=problem.dtype)
@@ -68,7 +60,7 @@ class RmsNorm(Workload):
 
 class AddRmsNorm(RmsNorm):
     name = "add_rms_norm"
-    fixed: ClassVar[Values] = {"adds": True}
+    fixed: ClassVar = {"adds": True}
 
     def make(self, problem: RmsNormProblem, maker: Maker) -> Inputs:
         inputs = super().make(problem, maker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from tritune.ops.rope import rope
 from tritune.workloads.inputs import Maker, element_bytes
 from tritune.workloads.reference.compared import Part, thinned
 from tritune.workloads.rms_norm import ELEMENTS
-from tritune.workloads.workload import Inputs, Outputs, Values, Vendors, Work, Workload, replaced
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 #: Rows of the tables: the longest context.
 CONTEXT = 8192
@@ -27,7 +28,7 @@ DECODED = 256
 class Rope(Workload):
     name = "rope"
     kernel = KERNEL
-    defaults: ClassVar[Values] = {
+    defaults: ClassVar = {
         "tokens": 1024,
         "q_heads": 32,
         "k_heads": 8,
@@ -47,7 +48,7 @@ class Rope(Workload):
         return [f"rotary is {problem.rotary}, allowed: even, and at most size, {problem.size}"]
 
     def rounded(self, problem: RopeProblem) -> Problem:
-        return replaced(problem, tokens=triton.next_power_of_2(problem.tokens))
+        return replace(problem, tokens=triton.next_power_of_2(problem.tokens))
 
     def make(self, problem: RopeProblem, maker: Maker) -> Inputs:
         tokens, size, dtype = problem.tokens, problem.size, problem.dtype

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +20,6 @@ from tritune.workloads.reference.compared import Part
 Inputs = dict[str, Any]
 Outputs = tuple[torch.Tensor, ...]
 Vendors = dict[str, Callable[[], Any]]
-#: Fields of problems, and what is possible for them.
-Values = Mapping[str, Any]
-Choices = Mapping[str, tuple[Any, ...]]
 
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -55,11 +51,11 @@ class Workload(ABC):
     name: ClassVar[str]
     kernel: ClassVar[Kernel]
     #: What a problem is like unless it is said otherwise.
-    defaults: ClassVar[Values]
+    defaults: ClassVar[Mapping[str, Any]]
     #: Fields that are the same in every problem of this op, if not of its kernel.
-    fixed: ClassVar[Values] = {}
+    fixed: ClassVar[Mapping[str, Any]] = {}
     #: Fields that have few possible values.
-    allowed: ClassVar[Choices] = {}
+    allowed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: Of what torch offers, that for which somebody has done a part of the work beforehand. It is
     #: measured to be shown, not to be compared with.
     assisted: ClassVar[frozenset[str]] = frozenset()
@@ -184,10 +180,6 @@ class Workload(ABC):
 def parameter(weight: torch.Tensor) -> torch.Tensor:
     """A weight as a model keeps it, in the same memory."""
     return torch.nn.Parameter(weight, requires_grad=False)
-
-
-def replaced(problem: Problem, **values: Any) -> Problem:
-    return dataclasses.replace(problem, **values)
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -6,23 +6,22 @@ import pytest
 
 from tritune.kernels.attention import AttentionProblem
 from tritune.workloads import WORKLOADS
-from tritune.workloads.problems.of_model import parse_problem
 from tritune.workloads.problems.parse import ProblemError
 
 
 def test_text_becomes_a_problem_in_its_bucket():
     text = "batch=3 heads=32 group=4 queries=1000 head_size=64 dtype=bf16 causal=false"
-    assert parse_problem("attention", text) == AttentionProblem(
+    assert WORKLOADS["attention"].parse(text) == AttentionProblem(
         batch=4, heads=32, group=4, queries=1024, keys=1024, head_size=64, value_size=64,
         dtype="bfloat16", causal=False,
     )  # fmt: skip
 
 
 def test_missing_fields_follow_from_given_ones():
-    problem = parse_problem("paged_attention", "dtype=float32 head_size=64")
+    problem = WORKLOADS["paged_attention"].parse("dtype=float32 head_size=64")
     assert (problem.kv_dtype, problem.value_size) == ("float32", 64)
-    assert parse_problem("rope", "size=64").rotary == 64
-    assert parse_problem("attention", "").keys == 1024
+    assert WORKLOADS["rope"].parse("size=64").rotary == 64
+    assert WORKLOADS["attention"].parse("").keys == 1024
 
 
 @pytest.mark.parametrize(
@@ -54,12 +53,12 @@ def test_missing_fields_follow_from_given_ones():
 )
 def test_what_is_wrong_is_said(op, text, message):
     with pytest.raises(ProblemError, match=message):
-        parse_problem(op, text)
+        WORKLOADS[op].parse(text)
 
 
 def test_all_reasons_are_given_at_once():
     with pytest.raises(ProblemError, match=r"no querys.*no kees.*Fields: batch, heads"):
-        parse_problem("attention", "querys=1 kees=2")
+        WORKLOADS["attention"].parse("querys=1 kees=2")
 
 
 @pytest.mark.parametrize(

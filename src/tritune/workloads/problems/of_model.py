@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +11,7 @@ from tritune.errors import TrituneError, not_allowed
 from tritune.kernels.kernel import Problem
 from tritune.ops.quantize import GROUPS
 from tritune.workloads.catalog import WORKLOADS, workload_named
-from tritune.workloads.problems.models import PRESETS, Model
+from tritune.workloads.problems.models import Model
 
 EFFORTS = ("quick", "normal", "full")
 #: Inputs may take so much memory: a CPU shares its own with everything else.
@@ -73,11 +70,6 @@ TOKENS = {
 LINEAR_ROWS = {"quick": (1,), "normal": (256,), "full": (2, 4, 8, 16, 32, 64, 128, 1024)}
 
 
-def parse_problem(workload: str, text: str) -> Problem:
-    """The problem of an op that a text such as "queries=1024 dtype=float16" describes."""
-    return workload_named(workload).parse(text)
-
-
 def problems_of(
     model: Model,
     ops: Sequence[str] | None = None,
@@ -104,28 +96,47 @@ def problems_of(
     return [each for each in found if WORKLOADS[each[0]].input_bytes(each[1]) <= INPUT_BYTES[kind]]
 
 
-def drawn_problems(
-    count: int,
-    seed: int,
-    dtypes: Sequence[str] = ("float32", "bfloat16"),
-    device: torch.device | str = "cpu",
-    most_flops: float = math.inf,
-) -> list[tuple[str, Problem]]:
-    """Draw different problems that the preset models have, as many of each op as there are."""
-    rng = random.Random(seed)
-    pools = []
-    for op in WORKLOADS:
-        pool = {
-            problem
-            for model in PRESETS.values()
-            for dtype in dtypes
-            for _, problem in problems_of(model, [op], "full", dtype, device)
-            if WORKLOADS[op].work(problem).flops <= most_flops
-        }
-        listed = sorted(pool, key=repr)
-        pools.append([(op, problem) for problem in rng.sample(listed, len(listed))])
-    turns = itertools.zip_longest(*pools)
-    return [each for turn in turns for each in turn if each is not None][:count]
+def attention_fields(model: Model, step: Step, window: int | None) -> dict[str, Any]:
+    """Return the fields of an attention problem of one step."""
+    return {
+        "batch": step.sequences,
+        "heads": model.heads,
+        "group": model.group,
+        "queries": step.queries,
+        "keys": step.keys,
+        "head_size": model.head_size,
+        "window": window or 0,
+        "softcap": model.softcap,
+        "alibi": model.alibi,
+    }
+
+
+def paged_fields(model: Model, step: Step, windowed: bool) -> dict[str, Any]:
+    """Return the same over a paged cache; keys are those that a window lets the queries see."""
+    return {
+        "head_size": model.head_size,
+        "kv_heads": model.kv_heads,
+        "group": model.group,
+        "page_size": PAGE_SIZE,
+        "queries": step.queries,
+        "sequences": step.sequences,
+        "keys": step.keys,
+        "window": windowed,
+        "softcap": model.softcap,
+        "alibi": model.alibi,
+        "sinks": model.sinks,
+    }
+
+
+def rope_fields(model: Model, tokens: int) -> dict[str, Any]:
+    """Return the fields of a rotary embedding problem."""
+    return {
+        "tokens": tokens,
+        "q_heads": model.heads,
+        "k_heads": model.kv_heads,
+        "size": model.head_size,
+        "rotary": model.head_size if model.rotary is None else model.rotary,
+    }
 
 
 Values = Iterator[dict[str, Any]]
@@ -143,36 +154,15 @@ def _attention_varlen(model: Model, tier: str, asked: bool) -> Values:
 
 def _attention_step(model: Model, step: Step) -> Values:
     for window in _windows(model, step.keys):
-        yield {
-            "batch": step.sequences,
-            "heads": model.heads,
-            "group": model.group,
-            "queries": step.queries,
-            "keys": step.keys,
-            "head_size": model.head_size,
-            "window": window or 0,
-            "softcap": model.softcap,
-            "alibi": model.alibi,
-        }
+        yield attention_fields(model, step, window)
 
 
 def _paged_attention(model: Model, tier: str, asked: bool) -> Values:
     chunks = (step for step in PREFILLS[tier] if step.queries < step.keys)
     for step in (*DECODES[tier], *chunks):
         for window in _windows(model, step.keys):
-            yield {
-                "head_size": model.head_size,
-                "kv_heads": model.kv_heads,
-                "group": model.group,
-                "page_size": PAGE_SIZE,
-                "queries": step.queries,
-                "sequences": step.sequences,
-                "keys": step.keys if window is None else min(step.keys, window + step.queries),
-                "window": window is not None,
-                "softcap": model.softcap,
-                "alibi": model.alibi,
-                "sinks": model.sinks,
-            }
+            keys = step.keys if window is None else min(step.keys, window + step.queries)
+            yield paged_fields(model, step._replace(keys=keys), windowed=window is not None)
 
 
 def _windows(model: Model, keys: int) -> Iterable[int | None]:
@@ -194,15 +184,8 @@ def _add_rms_norm(model: Model, tier: str, asked: bool) -> Values:
 
 
 def _rope(model: Model, tier: str, asked: bool) -> Values:
-    rotary = model.head_size if model.rotary is None else model.rotary
-    for tokens in TOKENS[tier] if rotary else ():
-        yield {
-            "tokens": tokens,
-            "q_heads": model.heads,
-            "k_heads": model.kv_heads,
-            "size": model.head_size,
-            "rotary": rotary,
-        }
+    for tokens in TOKENS[tier] if model.rotary != 0 else ():
+        yield rope_fields(model, tokens)
 
 
 def _silu_mul(model: Model, tier: str, asked: bool) -> Values:

@@ -9,6 +9,7 @@ from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 from tritune.workloads.catalog import workload_named
 from tritune.workloads.problems.models import PRESETS, Model
+from tritune.workloads.problems.of_model import Step, attention_fields, paged_fields, rope_fields
 
 #: An op and the fields of a problem that differ from the op's defaults.
 Entry = tuple[str, Mapping[str, Any]]
@@ -16,7 +17,6 @@ Entry = tuple[str, Mapping[str, Any]]
 F32, F16, BF16 = "float32", "float16", "bfloat16"
 LLAMA, QWEN, GEMMA = PRESETS["llama-3-8b"], PRESETS["qwen3-8b"], PRESETS["gemma-3-4b"]
 OSS, MISTRAL = PRESETS["gpt-oss-20b"], PRESETS["mistral-7b"]
-PAGE_SIZE = 16
 
 
 def suite(name: str) -> list[tuple[str, Problem]]:
@@ -35,45 +35,18 @@ def suite(name: str) -> list[tuple[str, Problem]]:
 def _prefill(
     model: Model, tokens: int, dtype: str, causal: bool = True, windowed: bool = False
 ) -> Entry:
-    window = model.window if windowed else None
-    return "attention", {
-        "heads": model.heads,
-        "group": model.group,
-        "queries": tokens,
-        "keys": tokens,
-        "head_size": model.head_size,
-        "dtype": dtype,
-        "causal": causal,
-        "window": window or 0,
-    }
+    fields = attention_fields(model, Step(1, tokens, tokens), model.window if windowed else None)
+    return "attention", {**fields, "dtype": dtype, "causal": causal}
 
 
 def _decode(model: Model, batch: int, context: int, dtype: str) -> Entry:
-    return "attention", {
-        "batch": batch,
-        "heads": model.heads,
-        "group": model.group,
-        "queries": 1,
-        "keys": context,
-        "head_size": model.head_size,
-        "dtype": dtype,
-    }
+    return "attention", {**attention_fields(model, Step(batch, 1, context), None), "dtype": dtype}
 
 
 def _paged(model: Model, batch: int, context: int, dtype: str, windowed: bool = False) -> Entry:
-    return "paged_attention", {
-        "sequences": batch,
-        "kv_heads": model.kv_heads,
-        "group": model.group,
-        "page_size": PAGE_SIZE,
-        "queries": 1,
-        # A problem's keys are those that a window lets the queries see.
-        "keys": min(context, 2 * model.window) if windowed and model.window else context,
-        "head_size": model.head_size,
-        "dtype": dtype,
-        "window": windowed,
-        "sinks": model.sinks,
-    }
+    keys = min(context, 2 * model.window) if windowed and model.window else context
+    fields = paged_fields(model, Step(batch, 1, keys), windowed)
+    return "paged_attention", {**fields, "dtype": dtype}
 
 
 def _attention() -> Iterator[Entry]:
@@ -107,17 +80,7 @@ def _norms() -> Iterator[Entry]:
 def _rope() -> Iterator[Entry]:
     for model in (LLAMA, OSS):
         for tokens, dtype in ((1, BF16), (1024, F32), (1024, BF16)):
-            yield (
-                "rope",
-                {
-                    "tokens": tokens,
-                    "q_heads": model.heads,
-                    "k_heads": model.kv_heads,
-                    "size": model.head_size,
-                    "rotary": model.head_size,
-                    "dtype": dtype,
-                },
-            )
+            yield "rope", {**rope_fields(model, tokens), "dtype": dtype}
 
 
 def _activations() -> Iterator[Entry]:
@@ -126,23 +89,21 @@ def _activations() -> Iterator[Entry]:
     yield "gelu_mul", {"rows": 1024, "columns": GEMMA.mlp, "dtype": BF16}
 
 
+def _projection(rows: int, dtype: str) -> Entry:
+    return "linear", {"rows": rows, "n": LLAMA.hidden, "k": LLAMA.hidden, "dtype": dtype}
+
+
 def _linear() -> Iterator[Entry]:
-    n, k = LLAMA.hidden, LLAMA.hidden
     for dtype in (F32, BF16, F16):
-        yield from (
-            ("linear", {"rows": rows, "n": n, "k": k, "dtype": dtype}) for rows in (1, 4, 16, 256)
-        )
+        yield from (_projection(rows, dtype) for rows in (1, 4, 16, 256))
     for bits in (8, 4):
-        yield "linear_quantized", {"rows": 1, "n": n, "k": k, "dtype": BF16, "bits": bits}
+        yield "linear_quantized", {**_projection(1, BF16)[1], "bits": bits}
 
 
 def _vendors() -> Iterator[Entry]:
     """What vendors' libraries are best at: large products, prefill, a weight that is read once."""
-    n, k = LLAMA.hidden, LLAMA.hidden
     for dtype in (F32, BF16):
-        yield from (
-            ("linear", {"rows": rows, "n": n, "k": k, "dtype": dtype}) for rows in (1024, 1, 4)
-        )
+        yield from (_projection(rows, dtype) for rows in (1024, 1, 4))
         for causal in (False, True):
             op, fields = _prefill(LLAMA, 1024, dtype, causal)
             yield op, {**fields, "group": 1}

@@ -5,7 +5,9 @@ What the three attention workloads share.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -117,6 +119,30 @@ def attend(
         )
         results.append(out[0])
     return torch.cat(results)
+
+
+def attend_packed(
+    keys_values: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+    part: Part,
+    inputs: dict[str, Any],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Attention of packed sequences for some tokens and heads, (tokens, heads, size).
+
+    `keys_values` gives the keys and values of a sequence, (keys, KV heads, size).
+    """
+    q, (tokens, heads) = inputs["q"], part
+    out = []
+    for number, (start, stop) in enumerate(itertools.pairwise(inputs["cu_seqlens_q"].tolist())):
+        chosen = [row for row in taken(tokens, q.shape[0]) if start <= row < stop]
+        if chosen:
+            k, v = keys_values(number)
+            rows = torch.tensor(chosen, device=q.device)
+            # The last query is at the last key.
+            positions = rows - stop + k.shape[0]
+            some = taken(heads, q.shape[1])
+            out.append(attend(q[rows], k, v, some, positions, inputs, dtype).transpose(0, 1))
+    return torch.cat(out)
 
 
 def _chunks(heads: range, elements: int) -> list[list[int]]:
