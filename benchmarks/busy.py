@@ -31,7 +31,7 @@ import torch
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.device import detect
-from tritune.tuning.measure import Bench
+from tritune.tuning.measure.client import Bench
 from tritune.tuning.tuner import Job
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import job_for

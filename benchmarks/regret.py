@@ -50,8 +50,8 @@ from tritune.store import Store
 from tritune.store.records import Samples, Task, Trial, problem_text
 from tritune.targets.device import detect
 from tritune.tuning.effort import EFFORTS
-from tritune.tuning.environment import environment
-from tritune.tuning.timing import Flush, Stopwatch, stopwatch
+from tritune.tuning.measure.environment import environment
+from tritune.tuning.measure.timing import Flush, Stopwatch, stopwatch
 from tritune.tuning.tuner import Settings, begin_run
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS

@@ -33,8 +33,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tritune.errors import TrituneError
 from tritune.store.formats import t4
 from tritune.store.formats.recorded import Recorded
-from tritune.tuning.replay import BUDGETS, Job, mean_fractions, priors_for, replay_all
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES
+from tritune.tuning.search.replay import BUDGETS, Job, mean_fractions, priors_for, replay_all
 
 TRIALS = BUDGETS[-1]
 FAILED = "RuntimeFailedConfig"

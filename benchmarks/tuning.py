@@ -28,7 +28,7 @@ from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.device import detect
 from tritune.tuning.effort import EFFORTS, Effort
-from tritune.tuning.measure import Bench
+from tritune.tuning.measure.client import Bench
 from tritune.tuning.tuner import Job, Settings, begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import environment, job_for

@@ -15,7 +15,7 @@ _PUBLIC: dict[str, tuple[str, str]] = {
     "cpu": ("tritune.cpu", ""),
     "errors": ("tritune.errors", ""),
     "TrituneError": ("tritune.errors", "TrituneError"),
-    "autotune": ("tritune.tuning.autotune", "autotune"),
+    "autotune": ("tritune.tuning.autotune.decorator", "autotune"),
     "tune": ("tritune.workloads.tuning", "tune"),
     "mode": ("tritune.policy", "mode"),
     "warm": ("tritune.policy", "warm"),

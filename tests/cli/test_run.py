@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tritune.cli._run_report import report
-from tritune.tuning.run_log import KNOWN, LEFT, TUNED, UNTUNED, Event
+from tritune.tuning.autotune.run_log import KNOWN, LEFT, TUNED, UNTUNED, Event
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tritune.cli.main", "run"]

@@ -19,9 +19,9 @@ from tritune.policy.modes import Setting
 from tritune.policy.process import POLICY
 from tritune.store import Store
 from tritune.store.records import Samples, Trial
-from tritune.tuning.recorded_calls import recorded_calls
-from tritune.tuning.tune_call import process_store
-from tritune.tuning.tuned_kernel import TunedKernel
+from tritune.tuning.autotune.recorded_calls import recorded_calls
+from tritune.tuning.autotune.tune_call import process_store
+from tritune.tuning.autotune.tuned_kernel import TunedKernel
 from tritune.tuning.tuner import Outcome
 
 N = 1000
@@ -289,7 +289,7 @@ def test_what_nobody_foresaw_is_tritons_affair(store, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr("tritune.tuning.tuned_kernel.tune_call", broken)
+    monkeypatch.setattr("tritune.tuning.autotune.tuned_kernel.tune_call", broken)
     kernel = triton.autotune(blocks(32, 64), key=["n"], do_bench=in_turn([1.0] * 14))(scale)
     with pytest.warns(UserWarning, match="a mistake"):
         assert check_scaled(kernel) == 32

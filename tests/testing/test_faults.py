@@ -8,7 +8,7 @@ import triton.language as tl
 from tritune import autotune
 from tritune.store import Store
 from tritune.testing import faulty
-from tritune.tuning.tune_call import process_store
+from tritune.tuning.autotune.tune_call import process_store
 
 
 @triton.jit

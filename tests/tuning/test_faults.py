@@ -9,9 +9,9 @@ import pytest
 
 from tests.tuning.faulty import SPEC, config
 from tritune.space import Config
-from tritune.tuning.build import BuildPool, BuildResult
-from tritune.tuning.measure import Bench, Verdict
-from tritune.tuning.statistics import Round, median
+from tritune.tuning.compile.pool import BuildPool, BuildResult
+from tritune.tuning.measure.client import Bench, Verdict
+from tritune.tuning.measure.statistics import Round, median
 
 #: Short, but no good config may reach it on a machine that has other things to do.
 SECONDS = 4.0

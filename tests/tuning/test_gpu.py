@@ -18,7 +18,7 @@ from tritune.space import Config
 from tritune.targets.binary.same_code import code_digest
 from tritune.targets.device import detect, target_of
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.measure import Bench
+from tritune.tuning.measure.client import Bench
 from tritune.workloads.case import open_case
 from tritune.workloads.catalog import WORKLOADS
 

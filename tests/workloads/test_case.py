@@ -9,7 +9,7 @@ from tests.workloads.small import SMALL, every_op
 from tritune import TrituneError
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec, Launch
-from tritune.tuning.verify import verify
+from tritune.tuning.measure.verify import verify
 from tritune.workloads import WORKLOADS
 from tritune.workloads.case import OpCase, open_case
 from tritune.workloads.workload import Workload

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tritune import env
-from tritune.tuning.run_log import (
+from tritune.tuning.autotune.run_log import (
     ATTENTION,
     GENERATE,
     KNOWN,

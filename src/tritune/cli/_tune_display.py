@@ -19,7 +19,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.tuning import tuner
-    from tritune.tuning.recorded_calls import RecordedCall
+    from tritune.tuning.autotune.recorded_calls import RecordedCall
     from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
 

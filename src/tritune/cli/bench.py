@@ -64,7 +64,7 @@ def command(
     from tritune.cli._devices import torch_device
     from tritune.store import Store
     from tritune.targets.roofline import measure_limits
-    from tritune.tuning.device_lock import device_lock
+    from tritune.tuning.workers.device_lock import device_lock
     from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
 
@@ -99,7 +99,7 @@ def as_document(
 ) -> dict[str, Any]:
     """The JSON form."""
     from tritune.targets.device import detect
-    from tritune.tuning.environment import versions
+    from tritune.tuning.measure.environment import versions
     from tritune.workloads.bench import summary
 
     silicon = detect(device)

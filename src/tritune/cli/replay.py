@@ -15,7 +15,7 @@ from tritune.errors import not_allowed
 
 if TYPE_CHECKING:
     from tritune.store.formats.recorded import Recorded
-    from tritune.tuning.replay import Curve
+    from tritune.tuning.search.replay import Curve
 
 
 class Command(typer.core.TyperCommand):
@@ -73,8 +73,8 @@ def command(
     Nothing is compiled or measured. A config that failed when it was recorded counts as a trial.
     A space is never its own prior knowledge, also where its file is among those of --warm.
     """
-    from tritune.tuning.replay import Job, priors_for, replay_all
     from tritune.tuning.search import DEFAULT_STRATEGY
+    from tritune.tuning.search.replay import Job, priors_for, replay_all
 
     names = _strategies(strategy)
     spaces = _load(files)
@@ -113,7 +113,7 @@ def as_document(
 
 
 def _at_budgets(curves: Sequence[Curve]) -> dict[str, float]:
-    from tritune.tuning.replay import BUDGETS, mean_fractions
+    from tritune.tuning.search.replay import BUDGETS, mean_fractions
 
     fractions = mean_fractions(curves)
     return {str(budget): fractions[budget - 1] for budget in BUDGETS}
@@ -153,7 +153,7 @@ def _show(
     from rich.table import Table
 
     from tritune.cli._replay_plot import plot
-    from tritune.tuning.replay import BUDGETS, mean_fractions
+    from tritune.tuning.search.replay import BUDGETS, mean_fractions
 
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
     table.add_column("strategy")

@@ -20,7 +20,7 @@ from tritune.errors import TrituneError, not_allowed
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
     from tritune.pack.contents import Section
-    from tritune.tuning.recorded_calls import RecordedCall
+    from tritune.tuning.autotune.recorded_calls import RecordedCall
     from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
 
@@ -82,7 +82,7 @@ def command(
     """
     from tritune.cli._counting_store import CountingStore
     from tritune.cli._tune_display import Display, interruption, table
-    from tritune.tuning.recorded_calls import tune_recorded_calls
+    from tritune.tuning.autotune.recorded_calls import tune_recorded_calls
     from tritune.workloads.tuning import Tuned, tune_all
 
     started = time.monotonic()
@@ -238,7 +238,7 @@ class _Request:
 
     def calls(self, store: Any) -> list[RecordedCall]:
         """The calls of other kernels that programs have met: see `tritune run --record`."""
-        from tritune.tuning.recorded_calls import recorded_calls
+        from tritune.tuning.autotune.recorded_calls import recorded_calls
 
         if not self.recorded or self.ops:
             return []

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from tritune.integrations.enabled import Enabled
-from tritune.tuning.run_log import GENERATE, LEFT, SERVED, Event, tell, tell_once
+from tritune.tuning.autotune.run_log import GENERATE, LEFT, SERVED, Event, tell, tell_once
 
 #: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
 _DEFAULTS = ("sdpa", "eager")

@@ -12,7 +12,7 @@ import tritune.ops.attention  # noqa: F401  (defines the op)
 from tritune.integrations.covered import covers, differentiates
 from tritune.integrations.enabled import Enabled
 from tritune.ops.call.autocast import autocast, autocasts
-from tritune.tuning.run_log import ATTENTION, LEFT, SERVED, Event, tell_once
+from tritune.tuning.autotune.run_log import ATTENTION, LEFT, SERVED, Event, tell_once
 
 _attention: Any = torch.ops.tritune.attention.default
 _torch_sdpa = functional.scaled_dot_product_attention

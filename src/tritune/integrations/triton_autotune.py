@@ -86,7 +86,7 @@ def _patch(owner: Any) -> None:
 def _adopt(autotuner: Any) -> Any:
     """What answers for the autotuner from now on."""
     try:
-        from tritune.tuning.tuned_kernel import TunedKernel
+        from tritune.tuning.autotune.tuned_kernel import TunedKernel
 
         return TunedKernel(autotuner, adopted=True)
     except Exception as error:
@@ -102,7 +102,7 @@ def _adopt(autotuner: Any) -> Any:
 
 def _tell_left(autotuner: Any, error: Exception) -> None:
     with contextlib.suppress(Exception):
-        from tritune.tuning.run_log import LEFT, Event, tell
+        from tritune.tuning.autotune.run_log import LEFT, Event, tell
 
         name = autotuner.base_fn.__qualname__
         tell(Event(name, LEFT, why=f"{type(error).__name__}: {error}"))

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritune.space import Config
-from tritune.tuning.process import Answer, Death, Event, Progress, Worker, WorkerError, explain
+from tritune.tuning.workers.process import (
+    Answer,
+    Death,
+    Event,
+    Progress,
+    Worker,
+    WorkerError,
+    explain,
+)
 
 _TICK_SECONDS = 0.5
 #: Nobody looks so rarely unless the whole group of processes was stopped for a while.

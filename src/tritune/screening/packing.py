@@ -13,7 +13,7 @@ from tritune.screening.screen import Screened
 from tritune.screening.sources import catching, pretending
 from tritune.screening.staged import StagedCompiler
 from tritune.targets.target import Target
-from tritune.tuning.warm_up import warm_up
+from tritune.tuning.compile.warm_up import warm_up
 
 
 def parts_folder(pack: Path) -> Path:

@@ -20,7 +20,7 @@ from tritune.screening.verdict import REASONS, Spilling, Verdict, judge
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Build
-from tritune.tuning.binaries import signature_of
+from tritune.tuning.compile.binaries import signature_of
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tritune.screening.verdict import Spilling, judge
 from tritune.space import Config
 from tritune.targets.limits import Limits, limits_of
 from tritune.targets.target import Target
-from tritune.tuning.binaries import digest_of, facts_of
 from tritune.tuning.case import Launch
-from tritune.tuning.failures import failure_of_compiler
+from tritune.tuning.compile.binaries import digest_of, facts_of
+from tritune.tuning.workers.failures import failure_of_compiler
 from tritune.workloads.catalog import workload_named
 
 

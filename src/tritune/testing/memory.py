@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tritune.testing.rule import assert_same_bits
-from tritune.tuning.guard import NAN_BYTE, OTHER_BYTE, Guard
+from tritune.tuning.measure.guard import NAN_BYTE, OTHER_BYTE, Guard
 
 #: A call's result: one tensor, or several.
 Result = torch.Tensor | Sequence[torch.Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tritune.tuning.verify import agrees, same_bits, within_rule
+from tritune.tuning.measure.verify import agrees, same_bits, within_rule
 
 
 def assert_within_rule(

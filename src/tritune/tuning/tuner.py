@@ -30,15 +30,15 @@ from tritune.space import Config, Points
 from tritune.store import Store
 from tritune.store.records import Build, Run, Samples, Task, Trial
 from tritune.store.winner import PAIRED_ROUNDS, UNDECIDED, Winner
-from tritune.tuning.build import BuildPool, BuildResult
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.crew import Crew
-from tritune.tuning.device_lock import device_lock
+from tritune.tuning.compile.pool import BuildPool, BuildResult
 from tritune.tuning.effort import Effort
-from tritune.tuning.measure import VENDOR, Bench
-from tritune.tuning.race import Entry, meetings
+from tritune.tuning.measure.client import VENDOR, Bench
+from tritune.tuning.measure.race import Entry, meetings
+from tritune.tuning.measure.statistics import Round, median, pooled
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
-from tritune.tuning.statistics import Round, median, pooled
+from tritune.tuning.workers.crew import Crew
+from tritune.tuning.workers.device_lock import device_lock
 
 #: Less than this is no improvement that is worth going on for.
 IMPROVEMENT = 0.99

@@ -27,8 +27,8 @@ from tritune.targets.device import detect
 from tritune.targets.probes import COPY, READ, Probe
 from tritune.targets.roofline import fastest_probe, measure_limits
 from tritune.tuning.case import Expected
-from tritune.tuning.timing import CpuStopwatch, Flush, stopwatch
-from tritune.tuning.verify import judge, judge_vendor, outputs_of
+from tritune.tuning.measure.timing import CpuStopwatch, Flush, stopwatch
+from tritune.tuning.measure.verify import judge, judge_vendor, outputs_of
 from tritune.workloads.case import OpCase
 from tritune.workloads.libraries import crash_check
 from tritune.workloads.libraries.library import Library, assisted, vendors

@@ -15,7 +15,7 @@ from tritune.kernels.kernel import Problem
 from tritune.policy import forced
 from tritune.space import Config
 from tritune.tuning.case import Expected, Launch
-from tritune.tuning.verify import outputs_of
+from tritune.tuning.measure.verify import outputs_of
 from tritune.workloads.catalog import workload_named
 from tritune.workloads.libraries.library import assisted, takes_long, usable, vendors
 from tritune.workloads.workload import Inputs, Workload

@@ -27,13 +27,13 @@ from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
 from tritune.targets.roofline import measure_limits
+from tritune.tuning.autotune.recorded_calls import RecordedCall
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.crew import Crew
 from tritune.tuning.effort import EFFORTS, effort_named, whole_list
-from tritune.tuning.environment import environment
-from tritune.tuning.recorded_calls import RecordedCall
+from tritune.tuning.measure.environment import environment
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
+from tritune.tuning.workers.crew import Crew
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.problems.parse import types_of
 from tritune.workloads.tuning_from_pack import packed_job

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tests.workloads.small import SMALL
 from tritune.errors import TrituneError
-from tritune.tuning.verify import judge, outputs_of
+from tritune.tuning.measure.verify import judge, outputs_of
 from tritune.workloads.bench import measure
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS

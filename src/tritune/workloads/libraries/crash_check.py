@@ -11,7 +11,7 @@ from contextlib import suppress
 import torch
 
 from tritune.kernels.kernel import Problem
-from tritune.tuning.failures import failure_of_exit
+from tritune.tuning.workers.failures import failure_of_exit
 from tritune.workloads.case import open_case
 from tritune.workloads.libraries.library import LIBRARIES, Library, vendors
 from tritune.workloads.workload import Workload

@@ -1,0 +1,1 @@
+"""Tuning other people's kernels: the decorator, and what takes the place of `triton.autotune`."""

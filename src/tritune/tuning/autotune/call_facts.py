@@ -1,0 +1,92 @@
+"""What tells one call of a tuned function from another: the facts that can change the winner."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from tritune.errors import TrituneError
+from tritune.tuning.autotune.triton_configs import plain
+
+#: Names of arguments, or a function of arguments by name that returns facts by name.
+Problem: TypeAlias = "Sequence[str] | Callable[..., Mapping[str, Any]]"
+
+
+class Facts:
+    """Reads the facts off a call's arguments. The dtypes always belong to them."""
+
+    def __init__(
+        self, arg_names: Sequence[str], key: Sequence[str], problem: Problem | None
+    ) -> None:
+        self._arg_names = frozenset(arg_names)
+        self._function = problem if callable(problem) else None
+        self._names = key if problem is None or callable(problem) else problem
+        unknown = [name for name in self._names if name not in self._arg_names]
+        if unknown and problem is not None:
+            raise TrituneError(
+                f"problem names {', '.join(unknown)}, which the kernel does not take: "
+                f"its arguments are {', '.join(arg_names)}"
+            )
+
+    def key(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What a winner is kept under in this process: the same as Triton's key, where the user
+        has not said otherwise.
+        """
+        key: list[Any]
+        if self._function is None:
+            key = [named[name] for name in self._names if name in named]
+        else:
+            key = [*self._facts(named).items()]
+        arg_names = self._arg_names
+        for name, value in named.items():
+            if name in arg_names and hasattr(value, "dtype"):
+                key.append(str(value.dtype))
+        return tuple(key)
+
+    def fields(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The problem as it is stored."""
+        fields: dict[str, Any] = {name: plain(each) for name, each in self._facts(named).items()}
+        for name, value in self.own(named).items():
+            if hasattr(value, "dtype"):
+                fields[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
+        return fields
+
+    def constants(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """What the constraints of a space may speak of: arguments and facts that are no tensors."""
+        known = {**self.own(named), **self._facts(named)}
+        return {
+            name: value
+            for name, value in known.items()
+            if isinstance(value, (bool, int, float, str))
+        }
+
+    def own(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The kernel's own arguments, without options of the launch."""
+        return {name: value for name, value in named.items() if name in self._arg_names}
+
+    def _facts(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        if self._function is not None:
+            return dict(call_with(self._function, self.own(named)))
+        return {name: named[name] for name in self._names if name in named}
+
+
+def call_with(function: Callable[..., Any], named: Mapping[str, Any]) -> Any:
+    """Call a function with those of the named arguments that it takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return function(**named)
+    return function(**{each.name: named[each.name] for each in parameters if each.name in named})
+
+
+def device_of(named: Mapping[str, Any]) -> torch.device:
+    """Where a kernel runs: where its first tensor is."""
+    for value in named.values():
+        tensor = getattr(value, "base", value)  # of a tensor descriptor
+        if isinstance(tensor, torch.Tensor):
+            return tensor.device
+    from triton.runtime import driver
+
+    return torch.device(driver.active.get_active_torch_device())

@@ -1,0 +1,1 @@
+"""Compiling configs in parallel: the pool, the service in its workers, and facts about binaries."""

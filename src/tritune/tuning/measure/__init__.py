@@ -1,0 +1,1 @@
+"""Verifying and timing configs in a process that may die of it."""

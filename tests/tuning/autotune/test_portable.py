@@ -1,0 +1,351 @@
+"""A kernel and its arguments in a folder are the same kernel and arguments in another process."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tests.tuning.autotune import portable_module
+from tritune.tuning.autotune.portable import Packer, PortableError, Unpacker, code_digest
+
+SCALE = tl.constexpr(2.5)
+WIDTH = 8
+Pair = namedtuple("Pair", ("first", "second"))
+offsets = torch.zeros(4)  # a global with the name of a kernel's local variable
+
+
+@triton.constexpr_function
+def half(n):
+    return max(n // 2, WIDTH)
+
+
+@triton.jit
+def scaled(x):
+    return x * SCALE
+
+
+@triton.jit(noinline=True)
+def scaled_twice(x):
+    return scaled(scaled(x))
+
+
+@triton.jit
+def plain_kernel(x_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, offsets < n)
+    tl.store(x_ptr + offsets, x, offsets < n)
+
+
+@triton.jit(do_not_specialize=["n"])
+def helped_kernel(x_ptr, n, BLOCK: tl.constexpr = 64):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    x = portable_module.shifted(scaled_twice(x)) + half(BLOCK)
+    tl.store(x_ptr + offsets, x, mask=offsets < n)
+
+
+@triton.jit
+def calling_kernel(x_ptr, function: tl.constexpr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offsets, function(tl.load(x_ptr + offsets)))
+
+
+def closure_kernel(bias, function):
+    @triton.jit
+    def kernel(x_ptr, BLOCK: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, BLOCK))
+        tl.store(x_ptr + tl.arange(0, BLOCK), function(x) + bias)
+
+    return kernel
+
+
+def packed(folder, **values):
+    packer = Packer()
+    packer.write(str(folder), {name: packer.value(value, name) for name, value in values.items()})
+    return str(folder)
+
+
+def unpacked(folder):
+    reader = Unpacker(str(folder))
+    return {name: reader.value(value) for name, value in reader.roots.items()}
+
+
+def in_another_process(folder, text):
+    """Run a program that knows the folder as `roots`, with none of this test's modules."""
+    program = textwrap.dedent(
+        f"""
+        import json, sys
+        from tritune.tuning.autotune.portable import Unpacker
+        reader = Unpacker({str(folder)!r})
+        roots = {{name: reader.value(value) for name, value in reader.roots.items()}}
+        assert not any(name.startswith("tests") for name in sys.modules)
+        """
+    ) + textwrap.dedent(text)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+KERNELS = {
+    "plain": plain_kernel,
+    "helped": helped_kernel,
+    "noinline": scaled_twice,
+    "constexpr_function": half,
+    "closure": closure_kernel(tl.constexpr(1.5), scaled),
+    "other_closure": closure_kernel(tl.constexpr(-2), portable_module.shifted),
+}
+
+
+def test_the_copy_of_a_kernel_has_the_cache_key_of_the_original(tmp_path):
+    keys = in_another_process(
+        packed(tmp_path, **KERNELS),
+        "print(json.dumps({name: kernel.cache_key for name, kernel in roots.items()}))",
+    )
+    assert keys == {name: kernel.cache_key for name, kernel in KERNELS.items()}
+    assert len(set(keys.values())) == len(KERNELS)
+
+
+@pytest.mark.parametrize("hashed_before", [False, True], ids=["kernel_first", "helper_first"])
+def test_what_another_process_compiles_is_in_the_cache_of_this_one(
+    tmp_path, fresh_triton_cache, hashed_before
+):
+    """Whatever this process did before: Triton 3.7 has two keys for one kernel."""
+    kernel, helper = kernel_and_helper(2.5)
+    if hashed_before:
+        assert helper.cache_key
+    (tmp_path / "call").mkdir()
+    x = torch.arange(16.0)
+    key = in_another_process(
+        packed(tmp_path / "call", kernel=kernel, x=x),
+        """
+        roots["kernel"].warmup(roots["x"], 16, grid=(1,))
+        print(json.dumps(roots["kernel"].cache_key))
+        """,
+    )
+    assert key == kernel.cache_key
+    before = files_in(fresh_triton_cache)
+    kernel[(1,)](x, 16)
+    torch.testing.assert_close(x, torch.arange(16.0) * 2.5)
+    assert before and files_in(fresh_triton_cache) == before
+
+
+def files_in(folder):
+    return {path for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def kernel_and_helper(scale):
+    """Both new, so that nobody has asked for their keys yet."""
+    constant = tl.constexpr(scale)
+
+    @triton.jit
+    def helper(x):
+        return x * constant
+
+    @triton.jit
+    def kernel(x_ptr, BLOCK: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, BLOCK), helper(tl.load(x_ptr + tl.arange(0, BLOCK))))
+
+    return kernel, helper
+
+
+def test_the_digest_does_not_depend_on_what_was_hashed_before():
+    first, _ = kernel_and_helper(2.5)
+    second, helper = kernel_and_helper(2.5)
+    assert helper.cache_key and second.cache_key
+    assert code_digest(first) == code_digest(second)
+
+
+def test_the_digest_covers_the_constants_of_helper_functions():
+    one, other = kernel_and_helper(2.5)[0], kernel_and_helper(3.5)[0]
+    assert code_digest(one) != code_digest(other)
+
+
+def test_the_copy_has_the_digest_of_the_original(tmp_path):
+    copies = unpacked(packed(tmp_path, **KERNELS))
+    originals = {name: code_digest(kernel) for name, kernel in KERNELS.items()}
+    assert {name: code_digest(kernel) for name, kernel in copies.items()} == originals
+    assert len(set(originals.values())) == len(KERNELS)
+
+
+def test_error_messages_and_debug_information_name_the_original_file(tmp_path):
+    copy = unpacked(packed(tmp_path, kernel=helped_kernel))["kernel"]
+    assert copy.fn.__code__.co_filename == __file__
+    assert copy.starting_line_number == helped_kernel.starting_line_number
+    assert copy.raw_src == helped_kernel.raw_src
+    assert repr(copy) == repr(helped_kernel)
+
+
+def test_a_recursive_function_refers_to_its_own_copy(tmp_path):
+    def countdown(n):
+        return n if n == 0 else countdown(n - 1)
+
+    copy = unpacked(packed(tmp_path, function=countdown))["function"]
+    assert copy(5) == 0
+    assert copy.__closure__[0].cell_contents is copy
+
+
+def test_lambdas_travel_with_what_they_refer_to(tmp_path):
+    x = torch.zeros(100)
+    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]), WIDTH)  # noqa: E731
+    copy = unpacked(packed(tmp_path, grid=grid))["grid"]
+    assert copy({"BLOCK": 32}) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        1.5,
+        float("inf"),
+        "text",
+        (1, (2, None)),
+        [1, "a"],
+        {"a": (1,), 2: None},
+        Pair(1, (2,)),
+        torch.bfloat16,
+        torch.device("cpu"),
+        tl.float8e4nv,
+        torch.Size([2, 3]),
+    ],
+    ids=repr,
+)
+def test_values_come_back_as_they_were(tmp_path, value):
+    copy = unpacked(packed(tmp_path, value=value))["value"]
+    assert copy == value
+    assert type(copy) is type(value)
+
+
+def test_tensors_keep_their_values_strides_and_alignment(tmp_path):
+    base = torch.randn(6, 35)
+    tensors = {
+        "whole": base,
+        "transposed": base.t(),
+        "aligned": base.flatten()[4:],
+        "unaligned": base.flatten()[1:],
+        "broadcast": torch.ones(1).expand(5),
+        "half": torch.randn(3).half(),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(2.0),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    for name, copy in unpacked(packed(tmp_path, **tensors)).items():
+        original = tensors[name]
+        torch.testing.assert_close(copy, original.detach(), rtol=0, atol=0)
+        assert copy.stride() == original.stride()
+        assert copy.data_ptr() % 64 == original.data_ptr() % 64 or not original.numel()
+        assert copy.data_ptr() != original.data_ptr() or not original.numel()
+
+
+def test_tensors_that_share_memory_share_it_again(tmp_path):
+    array = torch.arange(32).numpy()
+    tensors = {
+        "x": torch.from_numpy(array),
+        "part": torch.from_numpy(array[8:]),  # a storage of its own, in the memory of the other
+        "view": torch.from_numpy(array).view(4, 8)[1],
+        "other": torch.arange(32),
+    }
+    copies = unpacked(packed(tmp_path, **tensors))
+    copies["x"][8] = -1
+    assert copies["part"][0] == copies["view"][0] == -1
+    assert copies["other"][8] == 8
+    assert array[8] == 8
+
+
+def test_a_tensor_of_a_reserved_region_can_be_restored(tmp_path):
+    x = torch.arange(4.0)
+    reader = Unpacker(packed(tmp_path, x=x, y=torch.zeros(3)))
+    copy = reader.value(reader.roots["x"])
+    reader.value(reader.roots["y"])
+    copy += 1
+    assert reader.regions.changed() == {0}
+    reader.regions.restore([0])
+    assert not reader.regions.changed()
+    assert torch.equal(copy, x)
+
+
+def test_descriptors_travel_with_their_tensor(tmp_path):
+    x = torch.randn(32, 64)
+    copies = unpacked(packed(tmp_path, x=x, d=TensorDescriptor.from_tensor(x, [8, 16])))
+    assert copies["d"].base.data_ptr() == copies["x"].data_ptr()
+    assert copies["d"].block_shape == [8, 16]
+    assert copies["d"].strides == (64, 1)
+
+
+def test_placeholders_compile_the_same_code_as_tensors(tmp_path):
+    base = torch.zeros(64)
+    reader = Unpacker(packed(tmp_path, aligned=base, unaligned=base[1:], kernel=plain_kernel))
+    kernel = reader.value(reader.roots["kernel"])
+    hashes = {}
+    for name in ("aligned", "unaligned"):
+        without = reader.without_memory(reader.roots[name])
+        hashes[name] = kernel.warmup(without, 17, 16, grid=(1,)).hash
+        real = reader.value(reader.roots[name])
+        assert kernel.warmup(real, 17, 16, grid=(1,)).hash == hashes[name]
+    assert hashes["aligned"] != hashes["unaligned"]
+
+
+def test_a_kernel_that_is_an_argument_travels_too(tmp_path):
+    result = in_another_process(
+        packed(tmp_path, kernel=calling_kernel, function=scaled, x=torch.ones(16)),
+        """
+        roots["kernel"][(1,)](roots["x"], roots["function"], 16)
+        print(json.dumps(roots["x"].tolist()))
+        """,
+    )
+    assert result == [2.5] * 16
+
+
+def test_what_cannot_travel_is_named():
+    class Strange:
+        pass
+
+    strange = Strange()
+
+    def hook(args):
+        return strange
+
+    with pytest.raises(PortableError, match=r"strange, which hook uses, .*Strange"):
+        Packer().value(hook, "pre_hook")
+
+
+def test_what_cannot_travel_is_imported_where_that_is_possible(tmp_path):
+    kernels = unpacked(packed(tmp_path, whole=portable_module.with_table))
+    assert kernels["whole"] is not portable_module.with_table
+    assert kernels["whole"].__globals__["size"] is portable_module.size
+
+
+def test_a_notebook_is_no_obstacle(tmp_path):
+    """Cells share one namespace, but each is a file of its own, and none is on the disk."""
+    program = textwrap.dedent(
+        f"""
+        import linecache, sys
+        cells = [
+            "import triton, triton.language as tl",
+            "@triton.jit\\ndef helper(x):\\n    return x + LIMIT",
+            "LIMIT = tl.constexpr(7)",
+            "@triton.jit\\ndef kernel(x_ptr):\\n    tl.store(x_ptr, helper(tl.load(x_ptr)))",
+        ]
+        for number, cell in enumerate(cells):
+            name = f"<cell {{number}}>"
+            linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+            exec(compile(cell, name, "exec"))
+        from tritune.tuning.autotune.portable import Packer
+        packer = Packer()
+        packer.write({str(tmp_path)!r}, {{"kernel": packer.value(kernel, "kernel")}})
+        print(kernel.cache_key)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    key = in_another_process(tmp_path, "print(json.dumps(roots['kernel'].cache_key))")
+    assert key == done.stdout.strip()
