@@ -5,6 +5,8 @@ Importing the package loads neither triton nor torch; a public name is loaded wh
 
 from __future__ import annotations
 
+import contextlib
+import os
 from importlib import import_module
 from typing import Any
 
@@ -82,3 +84,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
+
+
+if os.environ.get("TRITUNE_AUTOTUNE", "") not in ("", "0"):
+    # Every `import triton` loads tritune, for its CPU backend: this is how a program is reached
+    # that was not started by `tritune run`. Whatever goes wrong, Triton is left as it is.
+    with contextlib.suppress(Exception):
+        from tritune.integrations.triton_autotune import enable_on_import
+
+        enable_on_import()

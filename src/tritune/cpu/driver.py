@@ -23,14 +23,6 @@ with contextlib.suppress(Exception):
     # From here on forks are noticed, for those whose parent uses torch before it uses a kernel.
     from tritune.cpu import threads as _threads  # noqa: F401
 
-if os.environ.get("TRITUNE_AUTOTUNE", "") not in ("", "0"):
-    # Not about CPUs: every `import triton` comes by here, and this is how a program is reached
-    # that was not started by `tritune run`. Whatever goes wrong, Triton is left as it is.
-    with contextlib.suppress(Exception):
-        from tritune.integrations.triton_autotune import enable_on_import
-
-        enable_on_import()
-
 if TYPE_CHECKING:
     import torch
     from triton.backends.compiler import GPUTarget

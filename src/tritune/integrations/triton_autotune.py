@@ -3,8 +3,8 @@
 One method of one class of Triton's is replaced, `Autotuner.run`: kernels that were made before, in
 any library, go through it too, and stay what they are for everybody who looks at them.
 
-`import triton` loads this module if TRITUNE_AUTOTUNE is set, so nothing that can fail is imported
-here.
+`import tritune`, and so `import triton`, loads this module if TRITUNE_AUTOTUNE is set, so nothing
+that can fail is imported here.
 """
 
 from __future__ import annotations
