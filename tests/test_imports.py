@@ -27,8 +27,6 @@ KNOWN = {
     "compiler.py imports _version",
     "device.py imports _version",
     "evaluate.py imports torch",
-    "fast_path.py imports cpu",
-    "linear.py imports cpu",
     "modes.py imports workloads",
 }
 
