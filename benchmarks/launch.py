@@ -16,7 +16,7 @@ import torch
 import triton
 
 import tritune.cpu
-from tritune.cpu import threads
+from tritune.cpu.launch import threads
 from tritune.kernels.attention import KERNEL, AttentionProblem
 from tritune.policy import config_for
 

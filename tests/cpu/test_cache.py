@@ -9,7 +9,7 @@ import torch
 
 from tests.cpu import programs
 from tests.cpu.test_backend import add, inputs
-from tritune.cpu import loader
+from tritune.cpu.launch import loader
 from tritune.errors import DamagedObjectError
 
 LAUNCH = textwrap.dedent("""

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from tests.cpu.values import assert_same
 from tritune.cpu import codegen, lower, ttir
-from tritune.cpu.lower import control, effects
+from tritune.cpu.lower.emit import control, effects
 from tritune.cpu.ttir import operations
 from tritune.errors import CompileError, DeviceAssertionError, LaunchError, TrituneError
 

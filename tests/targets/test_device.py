@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from tritune.cpu import features, threads
+from tritune.cpu import features
+from tritune.cpu.launch import threads
 from tritune.targets.device import Device, detect, target_of
 from tritune.targets.target import Target, TargetError
 

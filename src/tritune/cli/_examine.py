@@ -288,7 +288,7 @@ def _gpus(torch: ModuleType | None, problems: list[Problem]) -> tuple[Device, ..
 def _threads(problems: list[Problem]) -> Threads | None:
     setting = os.environ.get("TRITUNE_NUM_THREADS")
     try:
-        count = int(importlib.import_module("tritune.cpu.threads").count())
+        count = int(importlib.import_module("tritune.cpu.launch.threads").count())
     except Exception as error:
         problems.append(
             Problem(
@@ -313,7 +313,7 @@ def _threads(problems: list[Problem]) -> Threads | None:
 
 def _shares_torch_threads() -> bool:
     try:
-        return importlib.import_module("tritune.cpu.loader")._gomp_parallel() is not None
+        return importlib.import_module("tritune.cpu.launch.loader")._gomp_parallel() is not None
     except Exception:
         return True  # torch or the backend is broken, which is reported where it was loaded
 

@@ -92,7 +92,8 @@ class CPUBackend(BaseBackend):
             return asm
 
         def make_obj(asm: str, metadata: dict[str, Any]) -> bytes:
-            from tritune.cpu import codegen, loader
+            from tritune.cpu import codegen
+            from tritune.cpu.launch import loader
 
             return loader.seal(codegen.object_code(generated_from.get(asm, ""), asm, cpu))
 

@@ -21,7 +21,7 @@ from triton.backends.driver import DriverBase
 
 with contextlib.suppress(Exception):
     # From here on forks are noticed, for those whose parent uses torch before it uses a kernel.
-    from tritune.cpu import threads as _threads  # noqa: F401
+    from tritune.cpu.launch import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,10 @@ def unavailable_reason() -> str | None:
             package = name.split(".")[0]
             return f"{package} cannot be imported ({type(error).__name__}: {error})"
     try:
-        for name in ("features", "threads", "launcher", "loader"):
+        for name in ("features", "launch.threads", "launch.launcher", "launch.loader"):
             importlib.import_module(f"tritune.cpu.{name}")
-        from tritune.cpu import features, threads
+        from tritune.cpu import features
+        from tritune.cpu.launch import threads
 
         features.host()
         threads.count()
@@ -77,8 +78,8 @@ class CPUDriver(DriverBase):
     """Launches kernels on this machine's CPU."""
 
     def __init__(self) -> None:
-        from tritune.cpu.launcher import make_launcher
-        from tritune.cpu.runtime import Utils
+        from tritune.cpu.launch.launcher import make_launcher
+        from tritune.cpu.launch.runtime import Utils
 
         self.utils = Utils()
         self.launcher_cls = make_launcher
@@ -120,7 +121,7 @@ class CPUDriver(DriverBase):
         return torch.device("cpu")
 
     def get_device_interface(self) -> Any:
-        from tritune.cpu.runtime import Interface
+        from tritune.cpu.launch.runtime import Interface
 
         return Interface()
 
@@ -137,7 +138,7 @@ class CPUDriver(DriverBase):
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         import torch
 
-        from tritune.cpu.runtime import last_level_cache_bytes
+        from tritune.cpu.launch.runtime import last_level_cache_bytes
 
         return torch.empty(last_level_cache_bytes() * 5 // 4, dtype=torch.int8)
 

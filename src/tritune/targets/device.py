@@ -73,7 +73,7 @@ def assumed_target(target: Target) -> Iterator[None]:
 def detect(device: torch.device) -> Device:
     """The silicon behind a torch device."""
     if device.type == "cpu":
-        from tritune.cpu import threads
+        from tritune.cpu.launch import threads
 
         # The number of threads can be changed at any time, and is part of what was measured.
         return _detect_cpu(threads.count())

@@ -14,9 +14,10 @@ from typing import Any
 
 import llvmlite.ir as ll
 
-from tritune.cpu import codegen, loader
-from tritune.cpu.entry import emit_launch
+from tritune.cpu import codegen
 from tritune.cpu.features import Cpu
+from tritune.cpu.launch import loader
+from tritune.cpu.launch.entry import emit_launch
 
 _I8, _I32, _I64, _PTR, _VOID = (
     ll.IntType(8),

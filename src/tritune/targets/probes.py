@@ -101,7 +101,7 @@ def _lines(count: int, dtype: str) -> torch.Tensor:
 
 def _launching(entry: Any, arguments: list[bytes], kept: Any) -> Callable[[], None]:
     """A launch on all threads, with each of the arguments in turn; their memory is kept."""
-    from tritune.cpu import threads
+    from tritune.cpu.launch import threads
 
     turns = itertools.cycle(arguments)
     status, programs = (c_int32 * 8)(), _programs()
@@ -113,7 +113,7 @@ def _launching(entry: Any, arguments: list[bytes], kept: Any) -> Callable[[], No
 
 
 def _programs() -> int:
-    from tritune.cpu import threads
+    from tritune.cpu.launch import threads
 
     return _PROGRAMS * threads.count()
 
@@ -133,7 +133,7 @@ def _product(dtype: str, device: torch.device) -> Probe:
 def cache_bytes(device: torch.device) -> int:
     """The last-level caches of a device, together."""
     if device.type == "cpu":
-        from tritune.cpu.runtime import last_level_cache_bytes
+        from tritune.cpu.launch.runtime import last_level_cache_bytes
 
         return last_level_cache_bytes()
     return int(torch.cuda.get_device_properties(device).L2_cache_size)

@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 
 from tests.cpu.values import normal
-from tritune.cpu import codegen, features, loader
+from tritune.cpu import codegen, features
+from tritune.cpu.launch import loader
 
 LINE = 64
 _ASKED = re.compile(r"@llvm\.prefetch\.p0\(ptr ([^,]*%?[\w.]+), i32 \d, i32 \d, i32 \d\)")

@@ -55,7 +55,7 @@ def test_nothing_is_collected_while_the_clock_runs(flush):
 
 
 def test_the_caches_are_emptied_with_more_than_they_hold(flush):
-    from tritune.cpu.runtime import last_level_cache_bytes
+    from tritune.cpu.launch.runtime import last_level_cache_bytes
 
     assert flush.nbytes > last_level_cache_bytes()
 

@@ -1,19 +1,13 @@
 """Lowers the backend's IR to LLVM IR. Nothing here knows Triton, torch or how the result is run.
 
-| file | what it does |
+| stage | what it does |
 |---|---|
-| `rewrite.py` | changes to the IR that make the rest simpler |
-| `usage.py` | who uses what, in which order, along which strides |
-| `control.py`, `carried.py` | blocks, loops, branches, calls; what is lazy, what is not |
-| `schedule.py` | how a loop nest is written: its lanes, what it keeps, what it checks |
-| `nests.py`, `reduce.py`, `effects.py` | the loop nests themselves |
-| `dot.py`, `microkernel.py`, `pairs.py`, `prefetch.py` | products of tiles |
-| `thin.py`, `stream.py` | products with few rows, whose large operand is read where it lies |
-| `codes.py` | bytes as bf16, for such products |
-| `horizontal.py` | sums and other reductions across lanes |
-| `evaluate.py`, `lanes.py`, `memory.py` | the value of a lazy tensor at one point |
-| `tiles.py` | facts about whole tiles: masks that are true, addresses that do not meet |
-| `elementwise.py`, `convert.py`, `vecmath.py` | one element of every operation |
+| `rewrite.py` | changes the IR, to make the rest simpler |
+| `analysis/` | collects facts: users, strides, affine ranges |
+| `schedule/` | decides how each loop nest is written |
+| `emit/` | writes control flow, loop nests and the value of a lazy tensor at one point |
+| `gemm/` | writes matrix products: the micro-kernel, and skinny GEMM |
+| `math/` | writes `exp2`, `log` and their kin as vector code |
 | `llvm.py`, `context.py` | LLVM types and building blocks; the state of a lowering |
 """
 
@@ -23,15 +17,15 @@ from typing import Any
 
 from llvmlite import ir as ll
 
-from ...errors import CompileError
-from .. import ir
-from ..entry import emit_launch
-from ..features import Cpu
-from .context import Context, Kernel, Program
-from .control import FunctionLowering
-from .llvm import I32, PTR, Emitter, i64, scalar_type
-from .rewrite import rewrite
-from .usage import Usage, walk
+from tritune.cpu import ir
+from tritune.cpu.features import Cpu
+from tritune.cpu.launch.entry import emit_launch
+from tritune.cpu.lower.analysis.usage import Usage, walk
+from tritune.cpu.lower.context import Context, Kernel, Program
+from tritune.cpu.lower.emit.control import FunctionLowering
+from tritune.cpu.lower.llvm import I32, PTR, Emitter, i64, scalar_type
+from tritune.cpu.lower.rewrite import rewrite
+from tritune.errors import CompileError
 
 
 def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -> str:

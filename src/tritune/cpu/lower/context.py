@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir as ll
 
-from .. import ir
-from ..features import Cpu
-from .llvm import I64, PTR, Emitter, declare, i64, memory_bytes, memory_type
-from .usage import Usage
+from tritune.cpu import ir
+from tritune.cpu.features import Cpu
+from tritune.cpu.lower.analysis.usage import Usage
+from tritune.cpu.lower.llvm import I64, PTR, Emitter, declare, i64, memory_bytes, memory_type
 
 if TYPE_CHECKING:
-    from .effects import Assertion
-    from .prefetch import Loop
+    from tritune.cpu.lower.emit.effects import Assertion
+    from tritune.cpu.lower.emit.prefetch import Loop
 
 #: Stack memory a program may take for its tiles; larger kernels get theirs from the heap.
 STACK_LIMIT_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from typing import Any
 
 from llvmlite import ir as ll
 
-from .. import ir
+from tritune.cpu import ir
 
 I1, I8, I16, I32, I64, I128 = (ll.IntType(n) for n in (1, 8, 16, 32, 64, 128))
 HALF, FLOAT, DOUBLE = ll.HalfType(), ll.FloatType(), ll.DoubleType()

@@ -4,11 +4,11 @@ work on.
 
 from __future__ import annotations
 
-from .. import ir
-from . import pairs
-from .microkernel import compute_elem
-from .thin_roles import MOST_ROWS
-from .usage import combined_by, walk
+from tritune.cpu import ir
+from tritune.cpu.lower.analysis.usage import combined_by, walk
+from tritune.cpu.lower.gemm import bf16_pairs as pairs
+from tritune.cpu.lower.gemm.microkernel import compute_elem
+from tritune.cpu.lower.gemm.skinny_roles import MOST_ROWS
 
 
 def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:

@@ -11,7 +11,7 @@ _WHAT = "this object"
 
 def read_object(binary: bytes) -> BinaryFacts:
     """What is known of an object: the size of its code. A CPU's registers are all a thread's."""
-    from tritune.cpu.loader import unseal
+    from tritune.cpu.launch.loader import unseal
 
     try:
         code = unseal(binary)

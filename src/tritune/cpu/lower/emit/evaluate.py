@@ -1,0 +1,271 @@
+"""Evaluates lazy tensors at one point of a loop nest.
+
+`Nest.at(value, point)` walks from a consumer back to what is in memory or in scalar registers,
+emitting each operation once per point. Shape operations cost nothing: they only change the point
+that is asked for.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir as ll
+
+from tritune.cpu import ir
+from tritune.cpu.lower.analysis.usage import is_index, is_trivial_reshape
+from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
+from tritune.cpu.lower.emit import elementwise, memory, prefetch
+from tritune.cpu.lower.emit import lanes as lane_math
+from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.gemm import bf16_pairs as pairs
+from tritune.cpu.lower.gemm.bf16_pairs import PAIR
+from tritune.cpu.lower.llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
+from tritune.errors import CompileError
+
+#: Operations that only change the point that is asked for.
+SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
+#: Lazy operations that are not elementwise.
+EVALUATED = SHAPE_OPS | frozenset(
+    [*"tt.splat arith.constant tt.make_range tt.load tt.join tt.split ub.poison".split(), PAIR]
+)
+
+
+def move_point(op: ir.Op, point: Point) -> Point:
+    """Where a shape operation asks for its operand when it is itself asked for at `point`."""
+    if op.name == "tt.expand_dims":
+        axis = op.attrs["axis"]
+        return (*point[:axis], *point[axis + 1 :])
+    shape = op.operands[0].type.shape
+    if op.name == "tt.broadcast":
+        return tuple(ZERO if n == 1 else p for n, p in zip(shape, point, strict=True))
+    if op.name == "tt.trans":
+        moved: list[Index] = [ZERO] * len(point)
+        for out, source in enumerate(op.attrs["order"]):
+            moved[source] = point[out]
+        return tuple(moved)
+    assert is_trivial_reshape(op)
+    moving = iter([p for n, p in zip(op.result.type.shape, point, strict=True) if n > 1])
+    return tuple(next(moving) if n > 1 else ZERO for n in shape)
+
+
+class Assumptions:
+    """What has been checked for the whole tile before the nest, and may be relied on inside."""
+
+    def __init__(self) -> None:
+        self.true_masks: set[ir.Value] = set()
+        self.unwrapped: dict[ir.Op, ll.Value] = {}
+        #: Extensions of integers that do not wrap within the tile.
+        self.unwrapped_sources: set[ir.Op] = set()
+
+
+class Nest:
+    def __init__(self, ctx: Context, lanes: int, assumptions: Assumptions | None = None) -> None:
+        self.ctx = ctx
+        self.lanes = lanes
+        self.assumptions = assumptions or Assumptions()
+        self._memo: dict[tuple[ir.Value, Point], Lane] = {}
+        #: Loads whose next tile is asked for on the way, and how far away it is.
+        self._ahead: dict[ir.Op, int | ll.Value] = {}
+        #: The same with twice the lanes, for numbers that lie in words.
+        self._twice: Nest | None = None
+
+    def ask_ahead(self, loads: list[ir.Value]) -> None:
+        """Prefetch what the next iteration of the loop will load."""
+        if self.ctx.loop is None:
+            return
+        for load in loads:
+            assert load.owner is not None
+            distance = prefetch.advance(self.ctx, self.ctx.loop, load.owner.operands[0])
+            if distance is not None and not (isinstance(distance, int) and distance == 0):
+                self._ahead[load.owner] = distance
+
+    def fresh(self) -> None:
+        """Start at a new place in the code: nothing evaluated before is at hand there."""
+        self._memo.clear()
+        if self._twice is not None:
+            self._twice.fresh()
+
+    def at(self, value: ir.Value, point: Point) -> Lane:
+        key = (value, point)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._evaluate(value, point)
+        return found
+
+    def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
+        """What has been computed already."""
+        return self.ctx.get(value)
+
+    def _evaluate(self, value: ir.Value, point: Point) -> Lane:
+        ctx = self.ctx
+        held = self._held(value)
+        if isinstance(held, Buffer):
+            return memory.load_buffer(ctx, held, point, self.lanes)
+        if held is not None:
+            return Lane(held)
+        op = value.owner
+        assert op is not None, f"{value} is nowhere"
+        name = op.name
+        if name in SHAPE_OPS:
+            return self.at(op.operands[0], move_point(op, point))
+        if name == "tt.splat":
+            return self.at(op.operands[0], ())
+        if name == "arith.constant":
+            return Lane(constant_value(op))
+        if name == "tt.make_range":
+            start = ctx.b.add(ctx.b.trunc(point[0].at, I32), ll.Constant(I32, op.attrs["start"]))
+            return Lane(start, 1 if point[0].lane else 0)
+        if name == "tt.load":
+            return self._load(op, point)
+        special = {"tt.join": self._join, "tt.split": self._split, PAIR: self._pair}.get(name)
+        if special is not None:
+            return special(op, value, point)
+        if name == "ub.poison":
+            return Lane(ll.Constant(scalar_type(value.type.elem), ll.Undefined))
+        return self.apply(op, [self.at(o, point) for o in op.operands])
+
+    def apply(self, op: ir.Op, args: list[Lane]) -> Lane:
+        """One elementwise operation, kept uniform or affine where it can be."""
+        affine = self._apply_affine(op, args)
+        if affine is not None:
+            return affine
+        if all(a.uniform for a in args):
+            return Lane(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
+        return vector(
+            elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args])
+        )
+
+    def _apply_affine(self, op: ir.Op, args: list[Lane]) -> Lane | None:
+        if all(a.uniform for a in args) and op not in self.assumptions.unwrapped:
+            return None
+        e, name = self.ctx.e, op.name
+        if op.results and op.result.type.elem == "i1":
+            return None
+        if name in ("arith.addi", "arith.subi"):
+            return lane_math.add(e, args[0], args[1], negate=name == "arith.subi")
+        if name == "arith.muli":
+            return lane_math.multiply(e, args[0], args[1])
+        if name in ("arith.extsi", "arith.extui"):
+            trusted = op in self.assumptions.unwrapped_sources or is_index(
+                self.ctx.usage, op.result
+            )
+            if op.operands[0].type.bits < 32 or not trusted:
+                return None
+            return lane_math.resize(
+                e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi"
+            )
+        if name == "tt.addptr":
+            pointee = op.result.type.pointee
+            assert pointee is not None
+            offset = lane_math.resize(e, args[1], I64, True)
+            size = Lane(i64(memory_bytes(pointee.elem)))
+            scaled = offset and lane_math.multiply(e, offset, size)
+            return scaled and lane_math.add(e, args[0], scaled)
+        if name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
+            same = scalar_type(op.operands[0].type.elem) == scalar_type(op.result.type.elem)
+            return args[0] if same and args[0].affine else None
+        if op in self.assumptions.unwrapped and args[0].affine:
+            taken = lane_math.resize(e, Lane(self.assumptions.unwrapped[op]), args[0].x.type, True)
+            assert taken is not None
+            return lane_math.add(e, args[0], taken, negate=True)
+        return None
+
+    def mask_at(self, mask: ir.Value, point: Point) -> Lane | None:
+        """The mask at a point; None where it is known to be true."""
+        if mask in self.assumptions.true_masks:
+            return None
+        lane = self.at(mask, point)
+        if isinstance(lane.x, ll.Constant) and lane.uniform and lane.x.constant in (1, -1, True):
+            return None
+        return lane
+
+    def _load(self, op: ir.Op, point: Point) -> Lane:
+        pointee = op.operands[0].type.pointee
+        assert pointee is not None
+        address = self.at(op.operands[0], point)
+        mask = self.mask_at(op.operands[1], point) if len(op.operands) > 1 else None
+        other = (
+            self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
+        )
+        if op in self._ahead and isinstance(address.step, int) and address.step:
+            prefetch.emit(self.ctx, address.x, self._ahead[op])
+        return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
+
+    def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        e, b = self.ctx.e, self.ctx.b
+        which = point[-1]
+        if which.lane:
+            pair = tuple(Index(p.at) for p in point[:-1])
+            first, second = (self.at(o, pair) for o in op.operands)
+            return vector(e.join_lanes([first.x, second.x]))
+        first, second = (self.at(o, point[:-1]) for o in op.operands)
+        condition = b.icmp_unsigned("==", which.at, i64(0))
+        if first.uniform and second.uniform:
+            return Lane(b.select(condition, first.x, second.x))
+        x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
+        return vector(b.select(condition, x, y))
+
+    def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
+
+    def _pair(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+        e, [source], axis = self.ctx.e, op.operands, op.attrs["axis"]
+        along = point[axis]
+        first = _plus(self.ctx, along.at, along.at)
+
+        def at(k: Index) -> Point:
+            return (*point[:axis], k, *point[axis + 1 :])
+
+        if along.lane:
+            numbers = self._with_twice_the_lanes().at(source, at(Index(first, True)))
+            return vector(pairs.split_words(e, to_vector(e, numbers, 2 * self.lanes)))
+        places = [at(Index(first)), at(Index(_plus(self.ctx, first, i64(1))))]
+        rounds = self._rounded_to_nearest(source)
+        low, high = (self.at(rounds or source, place) for place in places)
+        if low.uniform and high.uniform:
+            low, high = (self.at(source, place) for place in places)
+            return Lane(pairs.join_words(e, low.x, high.x))
+        join = pairs.round_to_words if rounds else pairs.join_words
+        return vector(join(e, *(to_vector(e, x, self.lanes) for x in (low, high))))
+
+    def _with_twice_the_lanes(self) -> Nest:
+        if self._twice is None:
+            self._twice = Nest(self.ctx, 2 * self.lanes, self.assumptions)
+            self._twice._ahead = self._ahead
+        return self._twice
+
+    def _rounded_to_nearest(self, value: ir.Value) -> ir.Value | None:
+        """The f32 tensor that `value` rounds to bf16, if it does and is in no buffer."""
+        op = value.owner
+        if op is None or self.ctx.get(value) is not None or self.lanes < 4:
+            return None
+        rounds = op.name in ("arith.truncf", "tt.fp_to_fp") and op.operands[0].type.elem == "f32"
+        nearest = (op.attrs.get("rounding") or "rtne") == "rtne"
+        return op.operands[0] if rounds and nearest else None
+
+
+def _plus(ctx: Context, x: ll.Value, y: ll.Value) -> ll.Value:
+    if isinstance(x, ll.Constant) and isinstance(y, ll.Constant):
+        return i64(x.constant + y.constant)
+    return ctx.b.add(x, y, flags=("nuw", "nsw"))
+
+
+def constant_value(op: ir.Op) -> ll.Constant:
+    """The scalar of an `arith.constant` (a splat, if it is a tensor)."""
+    number, elem = op.attrs["value"], op.results[0].type.elem
+    if isinstance(number, list):
+        raise CompileError(op.name, "a constant tensor with different elements", str(op.loc))
+    if elem in ("bf16", "f8E4M3FN", "f8E5M2"):
+        number = float_bits(float(number), elem)
+    elif op.results[0].type.is_float:
+        number = float(number)
+    return constant(vector_of(scalar_type(elem), 1), number)
+
+
+def float_bits(number: float, elem: str) -> int:
+    """The bit pattern of a constant that is exact in the narrow format."""
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}[
+        elem
+    ]
+    raw = torch.tensor(number, dtype=torch.float64).to(dtype)
+    return int(raw.view(torch.int16 if elem == "bf16" else torch.int8).item())

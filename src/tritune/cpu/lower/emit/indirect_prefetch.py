@@ -1,0 +1,63 @@
+"""What a later iteration of a loop will read, where that is no fixed distance away: the next rows
+of a cache that lies in pages are where a table says.
+
+Their addresses are evaluated as that iteration will evaluate them, with its variables. The loads on
+the way (of the table) are ones that it makes in any case, and nothing in the loop writes, so they
+cannot fail.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir as ll
+
+from tritune.cpu import ir
+from tritune.cpu.lower.context import Buffer, Context, Point
+from tritune.cpu.lower.emit import elementwise, prefetch
+from tritune.cpu.lower.emit.evaluate import EVALUATED, Nest
+from tritune.cpu.lower.emit.lanes import Lane
+from tritune.cpu.lower.emit.prefetch import Loop
+from tritune.cpu.lower.llvm import I64, i64
+
+
+def foreseeable(ctx: Context, loop: Loop, value: ir.Value) -> bool:
+    """Whether a later iteration's value can be evaluated in an earlier one."""
+    if value in loop.growth:
+        return prefetch.growth(ctx, loop, value) is not None
+    if value not in loop.inside:
+        return True
+    op = value.owner
+    # What is deeper inside need not be reached by that iteration.
+    if op is None or op not in loop.ops:
+        return False
+    if op.name == "tt.load":
+        # A mask has to be that iteration's, and so has what is loaded.
+        written = any(ctx.usage.writes(other) for other in loop.ops)
+        if written or len(op.operands) > 1:
+            return False
+    known = op.name in EVALUATED or elementwise.supported(op.name)
+    return known and all(foreseeable(ctx, loop, operand) for operand in op.operands)
+
+
+class Later(Nest):
+    """Evaluates as the iteration so many after this one will, or this one if there is none."""
+
+    def __init__(self, ctx: Context, loop: Loop, iterations: ll.Value) -> None:
+        super().__init__(ctx, 1)
+        self._loop = loop
+        b = ctx.b
+        step, left = (b.zext(x, I64) if x.type.width < 64 else x for x in (loop.step, loop.left))
+        there = b.icmp_unsigned("<", b.mul(iterations, step), left)
+        self._iterations = b.select(there, iterations, i64(0))
+
+    def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
+        return None if value in self._loop.inside else super()._held(value)
+
+    def _evaluate(self, value: ir.Value, point: Point) -> Lane:
+        if value not in self._loop.growth:
+            return super()._evaluate(value, point)
+        ctx, b = self.ctx, self.ctx.b
+        now, growth = ctx.scalar(value), prefetch.growth(ctx, self._loop, value)
+        assert growth is not None
+        more = prefetch.product(ctx, growth, self._iterations)
+        assert isinstance(more, ll.Value)
+        return Lane(b.add(now, more if now.type.width == 64 else b.trunc(more, now.type)))

@@ -1,0 +1,115 @@
+"""The value of a tensor at one point of a loop nest: one element, or a vector of neighbours along
+the lane dimension.
+
+A lane value is *uniform* (the same in every lane), *affine* (integers and addresses that grow by a
+fixed step from lane to lane) or a *vector*. Index arithmetic stays in the first two forms, which is
+what turns a load into one contiguous access without any separate analysis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llvmlite import ir as ll
+
+from tritune.cpu.lower.llvm import Emitter, constant, element_of, vector_of
+
+#: A step between lanes: a number known now, or one computed by the program.
+LaneStep: TypeAlias = "int | ll.Value"
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """`x` is the value of lane 0 when `step` is given (0: uniform), else the whole vector."""
+
+    x: ll.Value
+    step: LaneStep | None = 0
+
+    @property
+    def uniform(self) -> bool:
+        return isinstance(self.step, int) and self.step == 0
+
+    @property
+    def affine(self) -> bool:
+        """Uniform values count as affine."""
+        return self.step is not None
+
+
+def vector(x: ll.Value) -> Lane:
+    return Lane(x, None)
+
+
+def to_vector(e: Emitter, lane: Lane, lanes: int) -> ll.Value:
+    """All lanes in one register (a scalar when there is one lane)."""
+    if lane.step is None or lanes == 1:
+        return lane.x
+    base = e.splat(lane.x, lanes)
+    if lane.uniform:
+        return base
+    kind = vector_of(lane.x.type, lanes)
+    ramp = e.iota(lane.x.type, lanes)
+    if isinstance(lane.step, int):
+        width = lane.x.type.width
+        ramp = ll.Constant(kind, [_signed(lane.step * i, width) for i in range(lanes)])
+        return e.b.add(base, ramp)
+    return e.b.add(base, e.b.mul(ramp, e.splat(lane.step, lanes)))
+
+
+def add(e: Emitter, x: Lane, y: Lane, negate: bool = False) -> Lane | None:
+    """x + y (or x - y) if both are affine."""
+    if x.step is None or y.step is None:
+        return None
+    base = e.b.sub(x.x, y.x) if negate else e.b.add(x.x, y.x)
+    if isinstance(x.step, int) and isinstance(y.step, int):
+        return Lane(base, x.step - y.step if negate else x.step + y.step)
+    first, second = (_as_value(s, x.x.type) for s in (x.step, y.step))
+    return Lane(base, e.b.sub(first, second) if negate else e.b.add(first, second))
+
+
+def multiply(e: Emitter, x: Lane, y: Lane) -> Lane | None:
+    """x * y if one of them is uniform and the other affine."""
+    if y.uniform and x.affine:
+        x, y = y, x
+    if not x.uniform or y.step is None:
+        return None
+    base = e.b.mul(x.x, y.x)
+    if isinstance(y.step, int):
+        if y.step == 0:
+            return Lane(base, 0)
+        if isinstance(x.x, ll.Constant) and isinstance(x.x.constant, int):
+            return Lane(base, _signed(x.x.constant, x.x.type.width) * y.step)
+    return Lane(base, e.b.mul(x.x, _as_value(y.step, x.x.type)))
+
+
+def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
+    """Extend or truncate an affine value. As in Triton's own analysis, an index does not wrap
+    within a tile.
+    """
+    if x.step is None:
+        return None
+
+    def change(value: ll.Value) -> ll.Value:
+        if value.type.width > target.width:
+            return e.b.trunc(value, target)
+        if value.type.width == target.width:
+            return value
+        return (e.b.sext if signed else e.b.zext)(value, target)
+
+    return Lane(
+        change(x.x),
+        x.step
+        if isinstance(x.step, int)
+        else e.b.sext(x.step, target)
+        if x.step.type.width < target.width
+        else change(x.step),
+    )
+
+
+def _as_value(step: LaneStep, kind: ll.Type) -> ll.Value:
+    return constant(element_of(kind), step) if isinstance(step, int) else step
+
+
+def _signed(number: int, width: int) -> int:
+    number &= (1 << width) - 1
+    return number - (1 << width) if number >> (width - 1) else number

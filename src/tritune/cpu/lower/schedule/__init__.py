@@ -1,0 +1,1 @@
+"""Decides how loop nests are written: lanes, buffers, conditions that are checked first."""
