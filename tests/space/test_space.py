@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -176,7 +173,6 @@ def test_a_restricted_space_has_fewer_values() -> None:
     assert points.parameters == {"BLOCK": (16, 64), "PEEL": (True,)}
     assert set(points.configs()) == {Config.of(BLOCK=b, PEEL=True) for b in (16, 64)}
     assert less.restricted(num_warps=1).size("cuda", 90, {"rows": 64}) == 2
-    assert less.key != SPACE.key
 
 
 @pytest.mark.parametrize(
@@ -191,33 +187,6 @@ def test_a_restricted_space_has_fewer_values() -> None:
 def test_a_restriction_that_makes_no_sense_is_refused(values: dict, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         SPACE.restricted(**values)
-
-
-def test_the_key_tells_spaces_apart_and_nothing_else() -> None:
-    same = Space(SPACE.parameters[::-1], SPACE.constraints[::-1])
-    assert same.key == SPACE.key
-    assert Space(SPACE.parameters, SPACE.constraints[1:]).key != SPACE.key
-    numbers = Space((Parameter("A", (0, 1)),))
-    assert numbers.key != Space((Parameter.boolean("A"),)).key
-    assert numbers.key != Space((Parameter("A", (0, 1), ("cpu",)),)).key
-
-
-def test_the_key_is_the_same_in_every_process() -> None:
-    program = (
-        "from tritune.space import Parameter, Space;"
-        "print(Space((Parameter('A', (1, 2), ('hip', 'cuda')),), ('A > 1',)).key)"
-    )
-    keys = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
-    assert keys == {Space((Parameter("A", (1, 2), ("cuda", "hip")),), ("A > 1",)).key}
 
 
 def test_a_space_survives_pickling() -> None:

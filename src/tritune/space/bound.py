@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
@@ -10,17 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tritune.space.config import Config, SpaceError, Value, has_value
-from tritune.space.conflict import why_empty
 from tritune.space.expression import Expression, suggestion
-from tritune.space.plan import Domain, Plan, domain_values
-from tritune.space.solver import COUNT_LIMIT, Solution, Solver, TooLargeError
+from tritune.space.level import Domain, Point, computed_domain
+from tritune.space.search import COUNT_LIMIT, Search, TooLargeError
 
 #: How often values are drawn for each config that is wanted of a space too large to count.
 _DRAWS = 1_000
 
 
 class BoundSpace:
-    """Points that are solved for: none but the valid ones are ever built."""
+    """Points that are searched for: none but the valid ones are ever built."""
 
     def __init__(
         self,
@@ -36,59 +36,44 @@ class BoundSpace:
 
     @property
     def parameters(self) -> Mapping[str, tuple[Value, ...]]:
-        return self._plan.values
-
-    @property
-    def size_is_exact(self) -> bool:
-        """Whether `size` is a count and not an estimate."""
-        return self._count is not None
+        return self._search.values
 
     def size(self) -> int:
-        """How many configs there are; an estimate where there are too many ways to count them."""
+        """Return the number of configs; an estimate where counting them would take too long."""
         return self._estimate if self._count is None else self._count
 
     def configs(self) -> Iterator[Config]:
-        return map(self._config, self._solver.solutions())
+        return map(self._config, self._search.points())
 
     def sample(self, count: int, rng: random.Random) -> list[Config]:
-        if self._count is None:
+        if self._count is None or self._count > sys.maxsize:
             return self._drawn(count, rng)
-        count = min(count, self._count)
-        if self._count <= sys.maxsize:
-            numbers = rng.sample(range(self._count), count)
-        else:
-            chosen: dict[int, None] = {}
-            while len(chosen) < count:
-                chosen[rng.randrange(self._count)] = None
-            numbers = list(chosen)
-        return [self._config(self._solver.solution(number)) for number in numbers]
+        numbers = rng.sample(range(self._count), min(count, self._count))
+        return [self._config(self._search.point(number)) for number in numbers]
 
     def neighbours(self, config: Config) -> list[Config]:
         values = config.as_kwargs()
         if values.keys() != self._domains.keys():
             return []
-        valid = config in self
         known = {**self._known, **values}
         found = []
-        for axis, (name, here) in enumerate((name, values[name]) for name in self._domains):
+        for axis, name in enumerate(self._domains):
             domain = self._domain(name, known)
-            place_here = next((p for p, v in enumerate(domain) if has_value((here,), v)), None)
+            here = next((p for p, v in enumerate(domain) if has_value((values[name],), v)), None)
             for place, value in enumerate(domain):
-                if place == place_here:
-                    continue
-                known[name] = value
-                if self._holds(known, name if valid else None):
-                    distance = 1 if place_here is None else abs(place - place_here)
-                    point = Config(tuple((other, known[other]) for other in self._domains))
-                    found.append((distance, axis, place, point))
-            known[name] = here
+                if place != here:
+                    other = {**values, name: value}
+                    point = Config(tuple((each, other[each]) for each in self._domains))
+                    if point in self:
+                        distance = 1 if here is None else abs(place - here)
+                        found.append((distance, axis, place, point))
         return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Config) and not self.objections(config)
 
     def objections(self, config: Config) -> list[str]:
-        """Every reason why the config is not one of the points."""
+        """Return every reason why the config is not one of the points."""
         values = config.as_kwargs()
         family = self._known["family"]
         reasons = [
@@ -108,87 +93,83 @@ class BoundSpace:
             else:
                 if not has_value(domain, value):
                     reasons.append(f"{name}={value!r} is none of {domain}")
-        return reasons or self._broken(known)
+        if reasons:
+            return reasons
+        for rule in self._constraints:
+            try:
+                if not rule.value(known):
+                    reasons.append(f"{rule.purpose} does not hold")
+            except SpaceError as error:
+                reasons.append(str(error))
+        return reasons
 
     def require_points(self) -> None:
         """Raise SpaceError, with the reason, if there is not one config."""
-        if next(self._solver.solutions(), None) is None:
-            raise SpaceError(why_empty(self._domains, self._constraints, self._known))
+        if self._is_empty(self._search):
+            raise SpaceError(self._why_empty())
 
     @functools.cached_property
-    def _plan(self) -> Plan:
-        return Plan(self._domains, self._constraints, self._known)
-
-    @functools.cached_property
-    def _solver(self) -> Solver:
-        return Solver(self._plan, self._count_limit)
+    def _search(self) -> Search:
+        return Search(self._domains, self._constraints, self._known, self._count_limit)
 
     @functools.cached_property
     def _count(self) -> int | None:
         try:
-            return self._solver.count()
+            return self._search.count()
         except TooLargeError:
             return None
 
     @functools.cached_property
     def _estimate(self) -> int:
-        return self._solver.estimate()
-
-    @functools.cached_property
-    def _touched(self) -> dict[str | None, tuple[list[Expression], list[str]]]:
-        """What a parameter's value matters to: constraints, and parameters by their domains."""
-        computed = {n: d.names for n, d in self._domains.items() if isinstance(d, Expression)}
-        touched: dict[str | None, tuple[list[Expression], list[str]]] = {
-            name: (
-                [rule for rule in self._constraints if name in rule.names],
-                [other for other, needed in computed.items() if name in needed],
-            )
-            for name in self._domains
-        }
-        return {**touched, None: (list(self._constraints), list(self._domains))}
-
-    def _holds(self, known: Mapping[str, Any], changed: str | None) -> bool:
-        """Whether values make a point, where all that may be wrong comes from the changed one."""
-        rules, names = self._touched[changed]
-        try:
-            return all(rule.value(known) for rule in rules) and all(
-                has_value(self._domain(name, known), known[name]) for name in names
-            )
-        except SpaceError:
-            return False
-
-    def _broken(self, known: Mapping[str, Any]) -> list[str]:
-        """The constraints that do not hold, or cannot be computed."""
-        broken = []
-        for rule in self._constraints:
-            try:
-                if not rule.value(known):
-                    broken.append(f"{rule.purpose} does not hold")
-            except SpaceError as error:
-                broken.append(str(error))
-        return broken
+        return self._search.estimate()
 
     def _domain(self, name: str, known: Mapping[str, Any]) -> Domain:
         domain = self._domains[name]
-        if isinstance(domain, Expression):
-            return domain_values(domain, domain.value(known))
-        return domain
+        return computed_domain(domain, known) if isinstance(domain, Expression) else domain
 
-    def _config(self, solution: Solution) -> Config:
-        return Config(tuple(zip(self._domains, solution, strict=True)))
+    def _config(self, point: Point) -> Config:
+        values = dict(zip(self._search.order, point, strict=True))
+        return Config(tuple((name, values[name]) for name in self._domains))
 
     def _drawn(self, count: int, rng: random.Random) -> list[Config]:
-        """Values are drawn until enough fit; where hardly any do, the rest is looked for."""
-        found: dict[Solution, None] = {}
-        for _ in range((count + 20) * _DRAWS):
+        """Draw values until enough of them are points; where hardly any are, search for more."""
+        found: dict[Point, None] = {}
+        drawn = (self._search.draw(rng) for _ in range((count + 20) * _DRAWS))
+        searched = (next(self._search.points(rng)) for _ in range(2 * count))
+        for point in itertools.chain(drawn, searched, self._search.points()):
             if len(found) == count:
                 break
-            solution = self._solver.draw(rng)
-            if solution is not None:
-                found[solution] = None
-        looked_for = (self._solver.any_solution(rng) for _ in range(2 * count))
-        for solution in itertools.chain(looked_for, self._solver.solutions()):
-            if len(found) == count:
-                break
-            found[solution] = None
-        return [self._config(solution) for solution in found]
+            if point is not None:
+                found[point] = None
+        return [self._config(point) for point in found]
+
+    def _why_empty(self) -> str:
+        """Return one line that names the fewest constraints that leave nothing, and for what."""
+        guilty = list(self._constraints)
+        for constraint in self._constraints:
+            fewer = [other for other in guilty if other is not constraint]
+            # Without it, others may meet values that they cannot be computed for: it is needed.
+            with contextlib.suppress(SpaceError):
+                if self._is_empty(Search(self._domains, fewer, self._known)):
+                    guilty = fewer
+        purposes = [rule.purpose for rule in guilty]
+        named = {name for rule in guilty for name in rule.names}
+        if len(purposes) == 1:
+            reason = f"{purposes[0]} leaves nothing"
+        elif purposes:
+            reason = f"{', '.join(purposes[:-1])} and {purposes[-1]} together leave nothing"
+        else:
+            values = Search(self._domains, (), self._known).values
+            empty = [name for name in values if not values[name]]
+            reason = f"{' and '.join(empty) or 'some parameter'} has no values"
+            domains = (self._domains[name] for name in empty)
+            named.update(*(d.names for d in domains if isinstance(d, Expression)))
+        facts = [f"{name}={value!r}" for name, value in self._known.items() if name in named]
+        place = " for ".join(
+            [f"on {self._known['family']}", *([", ".join(facts)] if facts else [])]
+        )
+        return f"the space has no config {place}: {reason}"
+
+    @staticmethod
+    def _is_empty(search: Search) -> bool:
+        return next(search.points(), None) is None

@@ -18,12 +18,12 @@ from tritune.space.config import SpaceError
 
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
-    """The powers of two from `low` to `high`, both included where they are powers themselves."""
+    """Return the powers of two from `low` to `high`, both included."""
     return tuple(1 << n for n in range(max(int(high), 0).bit_length()) if 1 << n >= low)
 
 
 def integers(low: int, high: int, step: int = 1) -> tuple[int, ...]:
-    """`low`, `low + step` and so on up to `high`, which is included."""
+    """Return `low`, `low + step` and so on up to `high`, which is included."""
     return tuple(range(low, high + 1, step))
 
 
@@ -66,17 +66,15 @@ class Expression:
         return Expression(purpose, tree, names_in(tree))
 
     def value(self, known: Mapping[str, Any]) -> Any:
-        """Its value, with every name found in `known`."""
+        """Return its value, with every name found in `known`; SpaceError where it has none."""
         function, names = self._compiled
         try:
             return function(*[known[name] for name in names])
         except Exception as error:
-            raise self.failure(error, known) from None
-
-    def failure(self, error: Exception, known: Mapping[str, Any]) -> SpaceError:
-        """What to tell about an expression that has no value."""
-        given = ", ".join(f"{name}={known[name]!r}" for name in sorted(self.names & set(known)))
-        return SpaceError(f"{self.purpose} cannot be computed for {given or 'anything'}: {error}")
+            given = ", ".join(f"{name}={known[name]!r}" for name in names if name in known)
+            raise SpaceError(
+                f"{self.purpose} cannot be computed for {given or 'anything'}: {error}"
+            ) from None
 
     @functools.cached_property
     def _compiled(self) -> tuple[Callable[..., Any], tuple[str, ...]]:
@@ -87,14 +85,8 @@ class Expression:
 def function_of(
     tree: ast.expr, arguments: Iterable[str], names: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """A function of the arguments that computes the expression; other names are in `names`."""
-    parameters = ast.arguments(
-        posonlyargs=[],
-        args=[ast.arg(name) for name in arguments],
-        kwonlyargs=[],
-        kw_defaults=[],
-        defaults=[],
-    )
+    """Return a function of the arguments that computes the expression, with other `names` known."""
+    parameters = ast.arguments([], [ast.arg(name) for name in arguments], None, [], [], None, [])
     body = ast.Expression(ast.Lambda(parameters, tree))
     code = compile(ast.fix_missing_locations(body), "<space>", "eval")
     function: Callable[..., Any] = eval(code, {"__builtins__": {}, **names})
@@ -102,13 +94,13 @@ def function_of(
 
 
 def names_in(tree: ast.AST) -> frozenset[str]:
-    """The names that stand for values."""
+    """Return the names that stand for values, not for functions."""
     found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return frozenset(found - FUNCTIONS.keys())
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What somebody may have meant, or else what there is to choose from."""
+    """Return a hint: the known name nearest to this one, or all of them."""
     names = sorted(known)
     by_lower = {other.lower(): other for other in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)

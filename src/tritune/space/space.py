@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,14 +32,6 @@ class Space:
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise SpaceError(f"declared twice for {family}: {', '.join(twice)}")
-
-    @functools.cached_property
-    def key(self) -> str:
-        """Short and stable: the same in every process for spaces that declare the same."""
-        parameters = [[p.name, p.values, sorted(p.families)] for p in self.parameters]
-        content = [sorted(parameters, key=json.dumps), sorted(self.constraints)]
-        text = json.dumps(content, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def parameters_on(self, family: str) -> tuple[Parameter, ...]:
         """The parameters that exist on a family, in the order they were declared."""
