@@ -42,7 +42,7 @@ def test_a_row_has_all_that_it_compares() -> None:
     row = measure(RmsNorm(), NORM, CPU, 0.01, TORCH)
     assert row.ours_ms > 0 and row.default_ms > 0 and row.limit_rate > 0
     assert row.vendor in vendors(RmsNorm(), RmsNorm().inputs(NORM), TORCH)
-    assert row.libraries == {"torch": row.vendor_ms}
+    assert row.libraries_ms == {"torch": row.vendor_ms}
     assert row.vendor_ms is not None and row.ratio == row.vendor_ms / row.ours_ms
     assert (row.limit in ("compute", "memory"), row.source) == (True, "default")
 
@@ -54,7 +54,7 @@ def test_a_vendor_with_a_wrong_result_is_not_compared_with() -> None:
 
 def test_a_vendor_whose_work_was_done_beforehand_is_shown_but_not_compared_with() -> None:
     row = measure(Assisted(), NORM, CPU, 0.01, TORCH)
-    assert set(row.assisted) == {"torch ready"}
+    assert set(row.assisted_ms) == {"torch ready"}
     assert row.vendor != "torch ready"
 
 

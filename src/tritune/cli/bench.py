@@ -187,7 +187,7 @@ def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
             described(row.problem),
             _ms(row.ours_ms),
             _ms(row.default_ms),
-            *(_ms(row.libraries[each]) if each in row.libraries else "-" for each in several),
+            *(_ms(row.libraries_ms[each]) if each in row.libraries_ms else "-" for each in several),
             "-" if row.vendor_ms is None else f"{_ms(row.vendor_ms)} {row.vendor}",
             "-" if row.ratio is None else f"{row.ratio:.2f}",
             f"{'?' if row.limit_fraction is None else f'{row.limit_fraction:.0%}'} {row.limit}",

@@ -124,9 +124,6 @@ class Attention(Workload):
         ]  # fmt: skip
         return (torch.stack(out),)
 
-    def slack_for(self, problem: AttentionProblem) -> float:
-        return 3.0 if problem.softcap else 2.0
-
     def offers(self, inputs: Inputs) -> Vendors:
         q, k = inputs["q"], inputs["k"]
         found: Vendors = {}

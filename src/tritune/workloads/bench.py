@@ -60,9 +60,9 @@ class Row:
     vendor: str | None
     vendor_ms: float | None
     #: The time of the best function of each library.
-    libraries: Mapping[str, float]
+    libraries_ms: Mapping[str, float]
     #: What somebody did a part of for the vendor, and the time of the rest: not in the ratio.
-    assisted: Mapping[str, float]
+    assisted_ms: Mapping[str, float]
     #: Which functions were not compared with, and why.
     failed: Mapping[str, str]
     #: What bounds the problem on this device, compute or memory, how many operations or bytes per
@@ -78,24 +78,9 @@ class Row:
         return None if self.vendor_ms is None else self.vendor_ms / self.ours_ms
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "op": self.op,
-            "problem": self.problem.fields(),
-            "dtype": self.problem.fields()["dtype"],
-            "config": self.config.to_json(),
-            "source": self.source,
-            "ours_ms": self.ours_ms,
-            "default_ms": self.default_ms,
-            "vendor_ms": self.vendor_ms,
-            "vendor": self.vendor,
-            "libraries_ms": dict(self.libraries),
-            "assisted_ms": dict(self.assisted),
-            "failed": dict(self.failed),
-            "ratio": self.ratio,
-            "limit": self.limit,
-            "limit_rate": self.limit_rate,
-            "limit_fraction": self.limit_fraction,
-        }
+        fields, config = self.problem.fields(), self.config.to_json()
+        derived = {"problem": fields, "dtype": fields["dtype"], "config": config}
+        return {**vars(self), **derived, "ratio": self.ratio}
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float | None]:
@@ -157,8 +142,8 @@ def measure(
         default_ms=medians.get(DEFAULT, medians[OURS]),
         vendor=vendor,
         vendor_ms=None if vendor is None else unaided[vendor],
-        libraries=_best_of_each(unaided),
-        assisted={n: medians[n] for n in rivals if assisted(workload, n)},
+        libraries_ms=_best_of_each(unaided),
+        assisted_ms={n: medians[n] for n in rivals if assisted(workload, n)},
         failed=failed,
         limit="memory" if limit.kind in (READ, COPY) else "compute",
         limit_rate=limit.rate,

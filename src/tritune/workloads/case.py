@@ -108,6 +108,10 @@ class OpCase:
             workload.reference(inputs), workload.plain(inputs), workload.slack_for(self.problem)
         )
 
+    def vendors(self) -> Mapping[str, Callable[[], Any]]:
+        """Return the calls of all installed libraries for the same inputs."""
+        return self._vendors
+
     @functools.cached_property
     def _vendors(self) -> Mapping[str, Callable[[], Any]]:
         self.restore()
@@ -117,18 +121,13 @@ class OpCase:
             with suppress(Exception):
                 found |= vendors(self.workload, self._inputs, [library])
         return {
-            name: functools.partial(self._called, call)
+            name: functools.partial(self._outputs_of, call)
             for name, call in found.items()
             if not assisted(self.workload, name) and not takes_long(name)
         }
 
-    def _called(self, call: Callable[[], Any]) -> Sequence[torch.Tensor]:
-        """The same part of a vendor's outputs as `run` gives."""
+    def _outputs_of(self, call: Callable[[], Any]) -> Sequence[torch.Tensor]:
         return self.compared(outputs_of(call))
-
-    def vendors(self) -> Mapping[str, Callable[[], Any]]:
-        """What the libraries that are installed have for the same inputs."""
-        return self._vendors
 
 
 @contextmanager
@@ -155,14 +154,6 @@ def scalars_of(
     """The numbers that a launch is given: what is no constant is not in the binary."""
     named = {**dict(zip((p.name for p in function.params), args, strict=False)), **kwargs}
     constant = {p.name for p in function.params if p.is_constexpr}
-    found: list[Any] = []
-    for parameter in function.params:
-        if parameter.name not in constant:
-            found += _flat(named.get(parameter.name))
-    return tuple(found)
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, tuple):
-        return [part for each in value for part in _flat(each)]
-    return [value] if isinstance(value, int | float | str) else []
+    passed = [named.get(p.name) for p in function.params if p.name not in constant]
+    leaves = pytree.tree_leaves(passed)
+    return tuple(each for each in leaves if isinstance(each, int | float | str))

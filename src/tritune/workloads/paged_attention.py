@@ -126,9 +126,6 @@ class PagedAttention(Workload):
         keys_values = functools.partial(_sequence, inputs, dtype=dtype)
         return (attend_packed(keys_values, self.part(inputs), inputs, dtype),)
 
-    def slack_for(self, problem: PagedAttentionProblem) -> float:
-        return 3.0 if problem.softcap else 2.0
-
     def offers(self, inputs: Inputs) -> Vendors:
         """Keys and values are gathered from their pages in each call, and "…_gathered" has them
         gathered before; one sequence after the other, or padded to the same length.

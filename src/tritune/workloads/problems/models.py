@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from tritune.errors import TrituneError, nearest
+from tritune.workloads.problems.parse import wrong_types
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
@@ -111,35 +110,12 @@ def _from_file(path: Path) -> Model:
     if not isinstance(values, Mapping):
         raise ModelError(f"{path} holds no fields, such as 'hidden: 4096'")
     values = {"name": path.stem, **values}
-    reasons = _wrong_fields(values) or _wrong_sizes(Model(**values))
+    needed = [f.name for f in dataclasses.fields(Model) if f.default is dataclasses.MISSING]
+    reasons = wrong_types(values, typing.get_type_hints(Model), needed)
+    reasons = reasons or _wrong_sizes(Model(**values))
     if reasons:
         raise ModelError(f"{path}: {'; '.join(reasons)}. Compare the presets: {', '.join(PRESETS)}")
     return Model(**values)
-
-
-def _wrong_fields(values: Mapping[str, Any]) -> list[str]:
-    hints = typing.get_type_hints(Model)
-    fields = dataclasses.fields(Model)
-    reasons = [
-        f"there is no {name}{nearest(str(name), hints)}" for name in values if name not in hints
-    ]
-    reasons += [
-        f"{field.name} is missing"
-        for field in fields
-        if field.default is dataclasses.MISSING and field.name not in values
-    ]
-    for name, value in values.items():
-        kinds = _kinds(hints.get(name, object))
-        # A bool is an int to Python.
-        if name in hints and type(value) not in kinds:
-            words = {int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
-            allowed = " or ".join(words[kind] for kind in kinds)
-            reasons.append(f"{name} is {value!r}, allowed: {allowed}")
-    return reasons
-
-
-def _kinds(hint: Any) -> tuple[type, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _wrong_sizes(model: Model) -> list[str]:

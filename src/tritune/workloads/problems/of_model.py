@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,13 +85,15 @@ def problems_of(
     if effort not in EFFORTS:
         raise TrituneError(not_allowed("effort", effort, EFFORTS))
     kind = torch.device(device).type
-    chosen = [workload_named(op).name for op in ops] if ops is not None else list(WORKLOADS)
+    # Layers are quantized, or they are not; both forms are there for whom asks for them.
+    other = "linear_quantized" if model.weight_bits is None else "linear"
+    chosen = [op for op in WORKLOADS if op != other]
+    if ops is not None:
+        chosen = [op for op in WORKLOADS if op in {workload_named(op).name for op in ops}]
     found: dict[tuple[str, Problem], None] = {}
     for tier in EFFORTS[: EFFORTS.index(effort) + 1]:
-        for op in WORKLOADS:
-            if op not in chosen:
-                continue
-            for values in _GENERATORS[op](model, tier, ops is not None):
+        for op in chosen:
+            for values in _GENERATORS[op](model, tier):
                 problem = WORKLOADS[op].problem(dtype=dtype or DTYPES[kind], **values)
                 found.setdefault((op, problem))
     return [each for each in found if WORKLOADS[each[0]].input_bytes(each[1]) <= INPUT_BYTES[kind]]
@@ -139,25 +142,27 @@ def rope_fields(model: Model, tokens: int) -> dict[str, Any]:
     }
 
 
+def _windows(model: Model, keys: int) -> Iterable[int | None]:
+    """Return the windows of the model's layers; one of all keys is none."""
+    return dict.fromkeys(w if w is not None and w < keys else None for w in model.windows)
+
+
 Values = Iterator[dict[str, Any]]
 
 
-def _attention(model: Model, tier: str, asked: bool) -> Values:
+def _attention(model: Model, tier: str) -> Values:
     for step in (*PREFILLS[tier], *DECODES[tier]):
-        yield from _attention_step(model, step)
+        for window in _windows(model, step.keys):
+            yield attention_fields(model, step, window)
 
 
-def _attention_varlen(model: Model, tier: str, asked: bool) -> Values:
+def _attention_varlen(model: Model, tier: str) -> Values:
     for step in PACKED[tier]:
-        yield from _attention_step(model, step)
+        for window in _windows(model, step.keys):
+            yield attention_fields(model, step, window)
 
 
-def _attention_step(model: Model, step: Step) -> Values:
-    for window in _windows(model, step.keys):
-        yield attention_fields(model, step, window)
-
-
-def _paged_attention(model: Model, tier: str, asked: bool) -> Values:
+def _paged_attention(model: Model, tier: str) -> Values:
     chunks = (step for step in PREFILLS[tier] if step.queries < step.keys)
     for step in (*DECODES[tier], *chunks):
         for window in _windows(model, step.keys):
@@ -165,12 +170,7 @@ def _paged_attention(model: Model, tier: str, asked: bool) -> Values:
             yield paged_fields(model, step._replace(keys=keys), windowed=window is not None)
 
 
-def _windows(model: Model, keys: int) -> Iterable[int | None]:
-    """The kinds of attention; a window of all keys is none."""
-    return dict.fromkeys(w if w is not None and w < keys else None for w in model.windows)
-
-
-def _rms_norm(model: Model, tier: str, asked: bool) -> Values:
+def _rms_norm(model: Model, tier: str) -> Values:
     for tokens in TOKENS[tier]:
         # The first norm of a model has no residual yet.
         yield {"rows": tokens, "columns": model.hidden}
@@ -178,44 +178,34 @@ def _rms_norm(model: Model, tier: str, asked: bool) -> Values:
             yield {"rows": tokens * model.heads, "columns": model.head_size}
 
 
-def _add_rms_norm(model: Model, tier: str, asked: bool) -> Values:
+def _add_rms_norm(model: Model, tier: str) -> Values:
     for tokens in TOKENS[tier]:
         yield {"rows": tokens, "columns": model.hidden}
 
 
-def _rope(model: Model, tier: str, asked: bool) -> Values:
+def _rope(model: Model, tier: str) -> Values:
     for tokens in TOKENS[tier] if model.rotary != 0 else ():
         yield rope_fields(model, tokens)
 
 
-def _silu_mul(model: Model, tier: str, asked: bool) -> Values:
-    for tokens in TOKENS[tier] if model.activation == "silu" else ():
-        yield {"rows": tokens * (model.active_experts or 1), "columns": model.mlp}
-
-
-def _gelu_mul(model: Model, tier: str, asked: bool) -> Values:
-    gelu = model.activation is not None and model.activation.startswith("gelu")
-    for tokens in TOKENS[tier] if gelu else ():
+def _gated(model: Model, tier: str, activations: Sequence[str]) -> Values:
+    for tokens in TOKENS[tier] if model.activation in activations else ():
         rows = tokens * (model.active_experts or 1)
         yield {"rows": rows, "columns": model.mlp, "activation": model.activation}
 
 
-def _linear(model: Model, tier: str, asked: bool) -> Values:
-    if model.weight_bits is None or asked:
-        yield from _layers(model, tier)
-
-
-def _linear_quantized(model: Model, tier: str, asked: bool) -> Values:
-    if model.weight_bits is None and not asked:
-        return
-    for layer in _layers(model, tier):
+def _linear_quantized(model: Model, tier: str) -> Values:
+    for layer in _linear(model, tier):
         group = next((g for g in reversed(GROUPS) if layer["k"] % g == 0), None)
         if group is not None:
             yield {**layer, "bits": model.weight_bits or 4, "group": group}
 
 
-def _layers(model: Model, tier: str) -> Values:
-    """The largest first. Experts' layers are many small ones at once, which is another kernel's."""
+def _linear(model: Model, tier: str) -> Values:
+    """Yield the largest layers first.
+
+    Experts' layers are left out: they are many small ones at once, for which there is no kernel.
+    """
     queries, keys = model.heads * model.head_size, model.kv_heads * model.head_size
     layers = {"qkv": (queries + 2 * keys, model.hidden), "out": (model.hidden, queries)}
     if model.active_experts is None:
@@ -229,15 +219,15 @@ def _layers(model: Model, tier: str) -> Values:
             yield {"rows": sequences, "n": model.vocab, "k": model.hidden}
 
 
-_GENERATORS = {
+_GENERATORS: dict[str, Callable[[Model, str], Values]] = {
     "attention": _attention,
     "attention_varlen": _attention_varlen,
     "paged_attention": _paged_attention,
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,
     "rope": _rope,
-    "silu_mul": _silu_mul,
-    "gelu_mul": _gelu_mul,
+    "silu_mul": functools.partial(_gated, activations=("silu",)),
+    "gelu_mul": functools.partial(_gated, activations=("gelu", "gelu_tanh")),
     "linear": _linear,
     "linear_quantized": _linear_quantized,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from tritune.errors import TrituneError, nearest
 from tritune.kernels.kernel import Problem
 
+_KINDS = {int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _SHORT_DTYPES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 
@@ -43,8 +44,7 @@ def parsed(text: str, types: Mapping[str, type], what: str) -> dict[str, Any]:
             try:
                 values[name] = _value(value, types[name])
             except ValueError:
-                kind = {int: "a whole number", bool: "true or false"}[types[name]]
-                reasons.append(f"{name} is {value!r}, allowed: {kind}")
+                reasons.append(f"{name} is {value!r}, allowed: {_KINDS[types[name]]}")
     if reasons:
         raise ProblemError(f"{what}: {'; '.join(reasons)}. Fields: {', '.join(types)}")
     return values
@@ -62,21 +62,33 @@ def wrong_values(
     values: Mapping[str, Any],
     types: Mapping[str, type],
     allowed: Mapping[str, tuple[Any, ...]],
-    may_be_zero: Iterable[str] = ("window",),
 ) -> list[str]:
-    """Why these values are not those of a problem."""
-    reasons = [f"there is no {name}{nearest(name, types)}" for name in values if name not in types]
-    for name, kind in types.items():
-        value = values.get(name)
-        # A bool is an int to Python.
-        if type(value) is not kind:
-            reasons.append(f"{name} is {value!r}, allowed: {kind.__name__}")
-        elif name in allowed and value not in allowed[name]:
+    """Return why these values are not those of a problem."""
+    reasons = wrong_types(values, types, types)
+    for name, value in values.items():
+        if name not in types or type(value) is not types[name]:
+            continue
+        if name in allowed and value not in allowed[name]:
             known = [*map(str, allowed[name])]
             meant = nearest(str(value), known)
             reasons.append(f"{name} is {value}{meant}, allowed: {', '.join(known)}")
         elif isinstance(value, int) and value < 0:
             reasons.append(f"{name} is {value}, allowed: 0 and more")
-        elif kind is int and value == 0 and name not in may_be_zero:
+        elif types[name] is int and value == 0 and name != "window":
             reasons.append(f"{name} is 0, allowed: 1 and more")
+    return reasons
+
+
+def wrong_types(
+    values: Mapping[str, Any], types: Mapping[str, Any], needed: Iterable[str]
+) -> list[str]:
+    """Return which names are unknown or missing, and which values have another type."""
+    reasons = [f"there is no {name}{nearest(name, types)}" for name in values if name not in types]
+    reasons += [f"{name} is missing" for name in needed if name not in values]
+    for name, kind in types.items():
+        kinds = typing.get_args(kind) or (kind,)
+        # A bool is an int to Python.
+        if name in values and type(values[name]) not in kinds:
+            allowed = " or ".join(_KINDS[kind] for kind in kinds)
+            reasons.append(f"{name} is {values[name]!r}, allowed: {allowed}")
     return reasons
