@@ -1,5 +1,5 @@
-"""A device is real silicon. Results hold for the device they were measured on, so it is told apart
-by everything that can change them: its name, architecture, cores, memory and driver.
+"""Tell devices apart by everything that can change results: name, architecture, cores, memory and
+driver. Results hold for the device they were measured on.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class Device:
 
     @property
     def fingerprint(self) -> str:
-        """Short, stable, and different for devices that differ in any field."""
+        """Return a short digest that is stable, and different for devices that differ."""
         fields = {**dataclasses.asdict(self), "target": str(self.target)}
+        if self.driver.startswith("LLVM "):
+            # Part of every CPU's fingerprint since the first stored results: it must not follow
+            # the package's version.
+            fields["driver"] = f"tritune 0.1.0.dev0, {self.driver}"
         text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.cache
 def target_of(device: torch.device) -> Target:
-    """What code for a torch device is made for."""
+    """Return the target that code for a torch device is compiled for."""
     if device.type == "cpu":
         from tritune.cpu import features
 
@@ -71,7 +75,7 @@ def assumed_target(target: Target) -> Iterator[None]:
 
 
 def detect(device: torch.device) -> Device:
-    """The silicon behind a torch device."""
+    """Describe the silicon behind a torch device."""
     if device.type == "cpu":
         from tritune.cpu.launch import threads
 
@@ -85,15 +89,13 @@ def _detect_cpu(threads: int) -> Device:
     import llvmlite.binding
     import torch
 
-    from tritune._version import __version__
-
     llvm = ".".join(map(str, llvmlite.binding.llvm_version_info))
     return Device(
         name=host.cpu_model() or platform.machine(),
         target=target_of(torch.device("cpu")),
         cores=threads,
         memory_bytes=host.memory_bytes(),
-        driver=f"tritune {__version__}, LLVM {llvm}",
+        driver=f"LLVM {llvm}",
     )
 
 
@@ -116,7 +118,7 @@ def _detect_gpu(device: torch.device) -> Device:
 
 
 def _cuda_driver() -> str:
-    """The newest CUDA that the driver supports, which names the driver well enough."""
+    """Return the newest CUDA that the driver supports, which names the driver well enough."""
     import torch
 
     version = getattr(torch._C, "_cuda_getDriverVersion", None)
@@ -125,7 +127,7 @@ def _cuda_driver() -> str:
 
 
 def _gpu(device: torch.device) -> tuple[str, Any]:
-    """The family and torch's properties of a GPU."""
+    """Return the family of a GPU and torch's properties of it."""
     import torch
 
     if device.type != "cuda":
