@@ -81,12 +81,12 @@ def _parts(function: Any, seen: set[int]) -> Iterator[str]:
     yield "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
     yield f"noinline={bool(getattr(function, 'noinline', False))}"
     names = function.fn.__code__.co_names
-    scope = dict(function.fn.__globals__)
+    scope: dict[str, Any] = dict(function.fn.__globals__)
     for module in [scope[name] for name in names if isinstance(scope.get(name), ModuleType)]:
         if not module.__name__.startswith("triton"):  # of Triton itself, the version counts
             scope.update((name, getattr(module, name)) for name in names if hasattr(module, name))
     for name in sorted(names):
-        value = getattr(scope.get(name), "value", scope.get(name))  # of a constexpr
+        value: Any = getattr(scope.get(name), "value", scope.get(name))  # of a constexpr
         if isinstance(value, bool | int | float | str):
             yield f"{name}={value!r}"
         elif hasattr(value, "src") and not value.fn.__module__.startswith("triton."):
