@@ -5,7 +5,6 @@ Importing the package loads neither triton nor torch; a public name is loaded wh
 
 from __future__ import annotations
 
-import contextlib
 import os
 from importlib import import_module
 from typing import Any
@@ -87,6 +86,8 @@ def __dir__() -> list[str]:
 
 
 if os.environ.get("TRITUNE_AUTOTUNE", "") not in ("", "0"):
+    import contextlib
+
     # Every `import triton` loads tritune, for its CPU backend: this is how a program is reached
     # that was not started by `tritune run`. Whatever goes wrong, Triton is left as it is.
     with contextlib.suppress(Exception):
