@@ -7,11 +7,9 @@ import random
 import pytest
 
 from tritune.kernels import attention, linear, linear_quantized, paged_attention
-from tritune.kernels.gpu_limits import SHARED_BYTES, by_arch
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.space import Config
-from tritune.space.expression import Expression
-from tritune.targets.limits import known_targets, limits_of
+from tritune.space import Config, Parameter, Space
+from tritune.targets.limits import known_targets, limits_by_name, limits_of
 from tritune.targets.target import Target
 from tritune.workloads.catalog import WORKLOADS
 
@@ -59,14 +57,25 @@ def test_tiles_fit_into_the_shared_memory_of_the_table(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_constraints_know_the_shared_memory_of_every_architecture(target: Target) -> None:
-    value = Expression.parse(SHARED_BYTES, "shared memory").value({"arch": target.arch})
-    assert value == limits_of(target).shared_per_block
+def test_constraints_read_the_limits_of_every_architecture_by_name(target: Target) -> None:
+    space = Space(
+        (Parameter.integers("BLOCK", 1, "shared_memory_bytes", 1024, ("cuda", "hip")),),
+        ("BLOCK > shared_memory_bytes - 1024 or BLOCK * warp_size < 128",),
+        limits_by_name,
+    )
+    allowed = limits_of(target).shared_per_block
+    assert max(c["BLOCK"] for c in space.configs(target.family, target.arch)) + 1023 == allowed
+    assert space.size("cpu") == 1
 
 
-def test_an_architecture_that_is_not_known_has_the_least() -> None:
-    text = by_arch({80: 5, "gfx942": 3, 90: 5})
-    assert Expression.parse(text, "least").value({"arch": 70}) == 3
+def test_an_architecture_that_is_not_known_has_the_least_of_its_vendor() -> None:
+    every = [limits_of(target) for target in known_targets() if target.family == "cuda"]
+    limits = limits_by_name("cuda", 70)
+    assert limits["shared_memory_bytes"] == min(each.shared_per_block for each in every)
+
+
+def test_a_cpu_has_none_of_the_limits() -> None:
+    assert set(limits_by_name("cpu", "x86-64-v3").values()) == {None}
 
 
 @pytest.mark.parametrize("target", TARGETS)

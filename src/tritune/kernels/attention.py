@@ -18,7 +18,6 @@ import triton.language as tl
 
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
-from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, WARP_REGISTERS, shared_bytes
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.online_softmax import (
     LN_2,
@@ -39,6 +38,7 @@ from tritune.kernels.online_softmax import (
     store_rows,
 )
 from tritune.space import Config, Parameter, Space, Value
+from tritune.targets.limits import limits_by_name
 
 #: A bias below this stays above LOWEST in units of log2. Masks made of the lowest finite number
 #: hide a key from rows that see others, and weigh all alike where a row sees no other.
@@ -323,28 +323,30 @@ SPACE = Space(
         f"BLOCK_M <= max(16, (2 if family == 'cpu' else 4) * {_ROWS})",
         "BLOCK_N <= max(64, 2 * keys)",
         # The accumulator and the scores live in the registers that a config leaves its threads. A
-        # block has 65536 on NVIDIA; a lane of CDNA has 512 for all waves, one of RDNA 256 for each.
-        "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
-        "num_warps * maxnreg <= 2048",
-        "family != 'hip' or BLOCK_M * (BLOCK_N + value_size)"
-        f" <= num_warps * {WARP_REGISTERS} // (max(waves_per_eu, 1) if arch in {CDNA} else 1)",
+        # lane of CDNA has its registers for all waves, one of RDNA for each.
+        "BLOCK_M * (BLOCK_N + value_size) <= num_warps * warp_size * maxnreg",
+        "num_warps * warp_size * maxnreg <= registers_per_block",
+        "BLOCK_M * (BLOCK_N + value_size) <= num_warps * warp_size * registers_per_thread"
+        " // (max(waves_per_eu, 1) if warp_size == 64 else 1)",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
         # Keys and values in flight live in shared memory.
         "family != 'cuda'"
         " or max(num_stages, 1) * BLOCK_N * (head_size + value_size) * element_bytes"
         " + BLOCK_M * head_size * element_bytes"
-        f" <= {SHARED_BYTES}",
+        " <= shared_memory_bytes",
         "family != 'hip'"
         " or max(num_stages - 1, 1) * BLOCK_N * (head_size + value_size) * element_bytes"
-        f" <= {SHARED_BYTES}",
-        f"matrix_instr_nonkdim == 16 or (BLOCK_M >= 32 and BLOCK_N >= 32 and arch in {CDNA})",
+        " <= shared_memory_bytes",
+        # Matrix instructions of several widths are CDNA's, as are warps of 64 lanes.
+        "matrix_instr_nonkdim == 16 or (BLOCK_M >= 32 and BLOCK_N >= 32 and warp_size == 64)",
         # On the CPU a tile of scores, the accumulator and a block of keys share a core's L2 cache,
         # and a micro-tile the registers.
         "family != 'cpu' or 4 * BLOCK_M * (BLOCK_N + head_size + value_size) <= 1048576",
         "micro_m * micro_n <= 48",
         *CPU_ROWS,
     ),
+    limits_by_name,
 )
 
 
@@ -430,7 +432,8 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
         # The queries, and the keys and values of each stage.
         sizes = problem.head_size + problem.value_size
         held = block_m * problem.head_size + 2 * block_n * sizes
-        stages = 2 if held * problem.element_bytes <= shared_bytes(arch) else 1
+        shared_bytes = limits_by_name(family, arch)["shared_memory_bytes"]
+        stages = 2 if held * problem.element_bytes <= shared_bytes else 1
         return Config.of(
             **tile, USE_DESCRIPTORS=False, num_warps=warps, num_stages=stages, maxnreg=255
         )

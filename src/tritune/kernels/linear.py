@@ -20,9 +20,9 @@ import triton.language as tl
 
 from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
-from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES, shared_bytes
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.space import Config, Parameter, Space
+from tritune.targets.limits import limits_by_name
 
 
 @triton.jit
@@ -182,10 +182,10 @@ SHARED_CONSTRAINTS = (
     "SPLIT_K == 1 or (rows <= 64 and SPLIT_K * BLOCK_K * 2 <= k)",
     # Operands of all stages in shared memory.
     "BLOCK_K * (BLOCK_M + BLOCK_N) * (4 if dtype == 'float32' else 2) * num_stages"
-    f" <= {SHARED_BYTES}",
-    # The width of a matrix instruction is a choice on CDNA only.
+    " <= shared_memory_bytes",
+    # The width of a matrix instruction is a choice on CDNA only, whose warps have 64 lanes.
     "matrix_instr_nonkdim < 32 or (BLOCK_M >= 32 and BLOCK_N >= 32)",
-    f"matrix_instr_nonkdim == 0 or arch in {CDNA}",
+    "matrix_instr_nonkdim == 0 or warp_size == 64",
     "kpack == 1 or arch in ('gfx90a', 'gfx942')",
 )
 
@@ -218,6 +218,7 @@ SPACE = Space(
         "METHOD == 'dot' or inner_contiguous",
         *SHARED_CONSTRAINTS,
     ),
+    limits_by_name,
 )
 
 
@@ -259,7 +260,8 @@ def split_for_gpu(rows: int, n: int, k: int, block: tuple[int, int, int]) -> int
 def gpu_options(family: str, arch: int | str, operand_bytes: int) -> dict[str, int]:
     """The options beside the tile; each stage has its operands in shared memory."""
     if family == "cuda":
-        return {"num_stages": 3 if 3 * operand_bytes <= shared_bytes(arch) else 2}
+        shared_bytes = limits_by_name(family, arch)["shared_memory_bytes"]
+        return {"num_stages": 3 if 3 * operand_bytes <= shared_bytes else 2}
     return {"num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
 
 

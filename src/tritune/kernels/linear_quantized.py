@@ -35,6 +35,7 @@ from tritune.kernels.linear import (
     tile_of_program,
 )
 from tritune.space import Config, Parameter, Space
+from tritune.targets.limits import limits_by_name
 
 
 @triton.jit
@@ -139,6 +140,7 @@ SPACE = Space(
         "METHOD != 'dot' or BLOCK_K * bits >= 128",
         *SHARED_CONSTRAINTS,
     ),
+    limits_by_name,
 )
 
 

@@ -27,7 +27,6 @@ from tritune.kernels.attention import (
 )
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
-from tritune.kernels.gpu_limits import CDNA, SHARED_BYTES
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.online_softmax import (
     LOG2_E,
@@ -47,6 +46,7 @@ from tritune.kernels.online_softmax import (
     store_rows,
 )
 from tritune.space import Config, Parameter, Space, Value
+from tritune.targets.limits import limits_by_name
 
 
 @triton.jit
@@ -348,18 +348,19 @@ SPACE = Space(
         # A head of a power of two has one part.
         "not SPLIT_HEAD or head_size & (head_size - 1) or value_size & (value_size - 1)",
         # What the pipeline keeps in shared memory has to fit there.
-        f"family == 'cpu' or {_KV_TILES} * {_KV_BYTES} <= {SHARED_BYTES}",
+        f"{_KV_TILES} * {_KV_BYTES} <= shared_memory_bytes",
         # Every thread has a score to compute.
         "BLOCK_M * BLOCK_N >= num_warps * 32",
-        # A program has 65536 registers at most, and its accumulator lives in them.
-        "num_warps * maxnreg <= 2048",
-        "family != 'cuda' or BLOCK_M * (BLOCK_N + value_size) <= num_warps * 32 * maxnreg",
+        # The accumulator and the scores live in registers.
+        "num_warps * warp_size * maxnreg <= registers_per_block",
+        "BLOCK_M * (BLOCK_N + value_size) <= num_warps * warp_size * maxnreg",
         "matrix_instr_nonkdim != 32 or BLOCK_M >= 32 and BLOCK_N >= 32",
-        f"matrix_instr_nonkdim != 32 or arch in {CDNA}",
+        "matrix_instr_nonkdim != 32 or warp_size == 64",
         "kpack == 1 or arch in ('gfx90a', 'gfx942')",
         "micro_m <= max(BLOCK_M, BLOCK_N)",
         *CPU_ROWS,
     ),
+    limits=limits_by_name,
 )
 
 

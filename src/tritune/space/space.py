@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ class Space:
     """Parameters and constraints; `on` gives the points that they leave on one target.
 
     A constraint is an expression over parameters, the fields of the problem, `family` and `arch`,
-    such as "BLOCK_M * BLOCK_N <= num_warps * 4096". It is left out where a parameter that it names
-    does not exist.
+    such as "BLOCK_M * BLOCK_N <= num_warps * 4096". It is left out where a parameter or a limit
+    that it names does not exist.
     """
 
     parameters: tuple[Parameter, ...]
     constraints: tuple[str, ...] = ()
+    #: `limits(family, arch)`: names that constraints may use; None for what does not exist there.
+    limits: Callable[[str, int | str], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         _ = self._expressions
@@ -76,6 +78,7 @@ class Space:
         return Space(
             self.parameters,
             (*self.constraints, *(self._restriction(*entry) for entry in values.items())),
+            self.limits,
         )
 
     def _restriction(self, name: str, values: Value | Iterable[Value]) -> str:
@@ -99,7 +102,7 @@ class Space:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Compiled code cannot travel; it is made again from the text.
-        return Space, (self.parameters, self.constraints)
+        return Space, (self.parameters, self.constraints, self.limits)
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -113,13 +116,15 @@ class Space:
         domains = {p.name: p.domain for p in self.parameters_on(family)}
         everywhere = {p.name for p in self.parameters}
         fields = dict(problem or {})
-        clash = sorted(fields.keys() & {*everywhere, *PLACE_NAMES})
+        limits = self.limits(family, arch) if self.limits else {}
+        clash = sorted(fields.keys() & {*everywhere, *PLACE_NAMES, *limits})
         if clash:
             raise SpaceError(f"the problem has fields named like parameters: {', '.join(clash)}")
-        known = {"family": family, "arch": arch, **fields}
+        existing = {name: value for name, value in limits.items() if value is not None}
+        known = {"family": family, "arch": arch, **existing, **fields}
         rules = []
         for rule in self._expressions:
-            _require_names(rule, known.keys() | everywhere)
+            _require_names(rule, known.keys() | everywhere | limits.keys())
             if rule.names <= known.keys() | domains.keys():
                 rules.append(rule)
         for domain in domains.values():

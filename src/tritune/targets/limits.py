@@ -10,9 +10,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tritune.errors import nearest
 from tritune.targets.target import Target, TargetError
+
+#: Limits that constraints of spaces may name.
+_NAMES = {
+    "shared_memory_bytes": "shared_per_block",
+    "registers_per_block": "registers_per_core",
+    "registers_per_thread": "registers_per_thread",
+    "warp_size": "warp_size",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,20 @@ def limits_of(target: Target) -> Limits:
         raise TargetError(f"{target} has no limits that are known beforehand, only GPUs: {names}")
     meant = nearest(str(target), map(str, known))
     raise TargetError(f"nothing is known of {target}{meant}: known are {names}")
+
+
+@functools.cache
+def limits_by_name(family: str, arch: int | str) -> Mapping[str, Any]:
+    """Return an architecture's limits by the names that constraints of spaces use.
+
+    Of an unknown GPU they are the least of its vendor's; a CPU has none of them.
+    """
+    ours = [limits for limits in _table().values() if limits.target.family == family]
+    known = [limits for limits in ours if limits.target.arch == arch] or ours
+    return {
+        name: min((getattr(limits, field) for limits in known), default=None)
+        for name, field in _NAMES.items()
+    }
 
 
 def known_targets() -> tuple[Target, ...]:
