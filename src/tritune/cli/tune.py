@@ -228,12 +228,13 @@ class _Request:
     def not_covered(self, store: Any) -> list[str]:
         """Say which problems of a server with the model are not tuned, if a model was meant."""
         from tritune.workloads.problems.models import load_model
-        from tritune.workloads.problems.tuned_share import coverage_of, not_covered
+        from tritune.workloads.problems.tuned_share import count_tuned, describe_untuned
 
         if self.pack is not None or self.recorded or self.suite is not None or self.texts:
             return []
         model = load_model(self.model or DEFAULT_MODEL)
-        said = not_covered(model, coverage_of(model, store, self.torch_device, self.ops or None))
+        counts = count_tuned(model, store, self.torch_device, self.ops or None)
+        said = describe_untuned(model, counts)
         return [f"{said} (--effort and --dtype tune more of them)"] if said else []
 
     def calls(self, store: Any) -> list[RecordedCall]:

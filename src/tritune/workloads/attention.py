@@ -23,7 +23,7 @@ from tritune.workloads.reference.attention import (
     keys_read,
     visible_pairs,
 )
-from tritune.workloads.reference.compared import Part, taken, thinned
+from tritune.workloads.reference.compared import Part, every_nth, indices_of
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 #: Scores that torch keeps in memory without a fused kernel: more are not worth measuring.
@@ -54,7 +54,7 @@ class Attention(Workload):
     allowed: ClassVar = {"mask": ("none", "boolean", "additive")}
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """As many keys as queries, and values as large as keys."""
+        """Default to as many keys as queries, and to values as large as keys."""
         alike = {"keys": values.get("queries"), "value_size": values.get("head_size", 128)}
         given = {name: value for name, value in alike.items() if value is not None}
         return {**super()._missing(values), **given}
@@ -77,7 +77,7 @@ class Attention(Workload):
             batch=triton.next_power_of_2(problem.batch),
             queries=triton.next_power_of_2(problem.queries),
             keys=keys,
-            window=window if seen_window(window, keys) else 0,
+            window=window if window_argument(window, keys) else 0,
         )
 
     def make(self, problem: AttentionProblem, maker: Maker) -> Inputs:
@@ -88,7 +88,7 @@ class Attention(Workload):
             "k": maker.normal(batch, kv_heads, keys, problem.head_size, dtype=dtype),
             "v": maker.normal(batch, kv_heads, keys, problem.value_size, dtype=dtype),
             "causal": problem.causal,
-            "window": seen_window(problem.window, keys),
+            "window": window_argument(problem.window, keys),
             **attention_flags(heads, maker.device, problem.softcap, problem.alibi),
         }
         if problem.mask != "none":
@@ -100,14 +100,14 @@ class Attention(Workload):
         return (attention(**inputs),)
 
     def part(self, inputs: Inputs) -> Part:
-        """Some rows of some heads of some batch entries."""
+        """Select some rows of some heads of some batch entries."""
         q, keys = inputs["q"], inputs["k"].shape[2]
         batch, heads, queries, _ = q.shape
-        rows = thinned(queries, excess(batch * queries, batch, heads, keys, q.dtype), ROW_STEP)
-        count = len(taken(rows, queries))
-        some = thinned(heads, excess(batch * count, batch, heads, keys, q.dtype), heads // 2)
-        left = excess(batch * count, batch, len(taken(some, heads)), keys, q.dtype)
-        return thinned(batch, left), some, rows
+        rows = every_nth(queries, excess(batch * queries, batch, heads, keys, q.dtype), ROW_STEP)
+        count = len(indices_of(rows, queries))
+        some = every_nth(heads, excess(batch * count, batch, heads, keys, q.dtype), heads // 2)
+        left = excess(batch * count, batch, len(indices_of(some, heads)), keys, q.dtype)
+        return every_nth(batch, left), some, rows
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         q, k, v = inputs["q"], inputs["k"], inputs["v"]
@@ -118,9 +118,9 @@ class Attention(Workload):
         out = [
             attend(
                 q[b, :, rows].transpose(0, 1), k[b].transpose(0, 1), v[b].transpose(0, 1),
-                taken(some, q.shape[1]), positions, inputs, dtype,
+                indices_of(some, q.shape[1]), positions, inputs, dtype,
             )
-            for b in taken(entries, q.shape[0])
+            for b in indices_of(entries, q.shape[0])
         ]  # fmt: skip
         return (torch.stack(out),)
 
@@ -138,16 +138,16 @@ class Attention(Workload):
         return found
 
     def work(self, problem: AttentionProblem) -> Work:
-        window = seen_window(problem.window, problem.keys)
+        window = window_argument(problem.window, problem.keys)
         return attention_work(problem, self.lengths(problem), window, problem.heads, problem.dtype)
 
     def lengths(self, problem: AttentionProblem) -> list[tuple[int, int]]:
-        """The queries and keys of each sequence."""
+        """Return the number of queries and of keys of each sequence."""
         return [(problem.queries, problem.keys)] * problem.batch
 
 
 def too_large_heads(problem: Problem) -> list[str]:
-    """Why the op does not take heads of these sizes."""
+    """Return why the op does not take heads of these sizes."""
     return [
         f"{name} is {value}, allowed: 1 to {LARGEST_HEAD}"
         for name, value in problem.fields().items()
@@ -158,7 +158,7 @@ def too_large_heads(problem: Problem) -> list[str]:
 def attention_work(
     problem: Any, lengths: list[tuple[int, int]], window: int | None, heads: int, kv_dtype: str
 ) -> Work:
-    """The work of sequences with these numbers of queries and keys."""
+    """Return the work of sequences with these numbers of queries and keys."""
     both = problem.head_size + problem.value_size
     pairs = sum(visible_pairs(q, k, problem.causal, window) for q, k in lengths)
     queries = sum(q for q, _ in lengths) * heads * element_bytes(problem.dtype)
@@ -170,8 +170,8 @@ def attention_work(
     )
 
 
-def seen_window(window: int, keys: int) -> int | None:
-    """The window of a call that has this one in its problem; None if there is none."""
+def window_argument(window: int, keys: int) -> int | None:
+    """Return the `window` argument of a call whose problem has this window; None without one."""
     if window < keys:
         return window or None
     # A window of all keys would be none; the largest that is one rounds up to the same.

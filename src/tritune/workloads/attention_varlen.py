@@ -13,8 +13,8 @@ from tritune.kernels.attention import (
     attention_varlen_reference,
 )
 from tritune.ops.attention import attention_varlen
-from tritune.workloads.attention import EAGER_SCORES, Attention, seen_window
-from tritune.workloads.inputs import Maker, lengths, starts
+from tritune.workloads.attention import EAGER_SCORES, Attention, window_argument
+from tritune.workloads.inputs import Maker, lengths, offsets
 from tritune.workloads.libraries.sdpa import packed_sdpa
 from tritune.workloads.reference.attention import attend_packed, attention_flags, packed_part
 from tritune.workloads.reference.compared import Part
@@ -30,7 +30,7 @@ class AttentionVarlen(Attention):
 
     def make(self, problem: AttentionProblem, maker: Maker) -> Inputs:
         counts = self.lengths(problem)
-        q_starts, k_starts = (starts([each[i] for each in counts]) for i in (0, 1))
+        q_starts, k_starts = (offsets([each[i] for each in counts]) for i in (0, 1))
         heads, kv_heads = problem.heads, problem.heads // problem.group
         size, value_size, dtype = problem.head_size, problem.value_size, problem.dtype
         return {
@@ -42,7 +42,7 @@ class AttentionVarlen(Attention):
             "max_seqlen_q": problem.queries,
             "max_seqlen_k": problem.keys,
             "causal": problem.causal,
-            "window": seen_window(problem.window, problem.keys),
+            "window": window_argument(problem.window, problem.keys),
             **attention_flags(heads, maker.device, problem.softcap, problem.alibi),
         }
 
@@ -50,7 +50,7 @@ class AttentionVarlen(Attention):
         return (attention_varlen(**inputs),)
 
     def part(self, inputs: Inputs) -> Part:
-        """Some tokens, and some heads."""
+        """Select some tokens and some heads."""
         tokens, heads, _ = inputs["q"].shape
         sequences = inputs["cu_seqlens_q"].shape[0] - 1
         return packed_part(tokens, sequences, heads, inputs["max_seqlen_k"], inputs["q"].dtype)
@@ -84,7 +84,7 @@ class AttentionVarlen(Attention):
 
 
 def _sequences(inputs: Inputs) -> list[tuple[slice, slice]]:
-    """The rows of q and those of k that each sequence has."""
+    """Return the rows of q and those of k that each sequence has."""
     rows, keys = (
         itertools.starmap(slice, itertools.pairwise(inputs[name].tolist()))
         for name in ("cu_seqlens_q", "cu_seqlens_k")
@@ -93,7 +93,7 @@ def _sequences(inputs: Inputs) -> list[tuple[slice, slice]]:
 
 
 def _torch_varlen(inputs: Inputs) -> torch.Tensor:
-    """torch's own kernel for packed sequences, which it has for GPUs."""
+    """Call torch's own kernel for packed sequences, which it has for GPUs."""
     from torch.nn.attention.varlen import varlen_attn
 
     names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")

@@ -35,25 +35,24 @@ from tritune.workloads.libraries.library import Library, assisted, vendors
 from tritune.workloads.workload import Outputs, Workload
 
 OURS, DEFAULT = "ours", "default"
-#: A limit that is exceeded by more than this was not found: something else used the machine.
+#: A limit that is exceeded by more than this was measured on a busy machine, and is not shown.
 MOST_OF_LIMIT = 1.05
-#: The loop that shows the limit is short, and is run so often in each of its turns.
+#: Runs of the limit's probe in each round: it is short.
 LIMIT_CALLS = 5
 LEAST_ROUNDS, MOST_ROUNDS = 7, 41
-#: Of several vendor's functions, one that is this much slower than the best after a few rounds is
-#: not the one to compare with.
+#: A vendor's function that is this much slower than the best one after a few rounds is dropped.
 BEHIND = 1.5
 BEHIND_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One problem, measured."""
+    """The measurements of one problem."""
 
     op: str
     problem: Problem
     config: Config
-    #: Where the config comes from: exact, learned or default.
+    #: The origin of the config: exact, learned or default.
     source: str
     ours_ms: float
     default_ms: float
@@ -61,20 +60,20 @@ class Row:
     vendor_ms: float | None
     #: The time of the best function of each library.
     libraries_ms: Mapping[str, float]
-    #: What somebody did a part of for the vendor, and the time of the rest: not in the ratio.
+    #: Functions for which a part of the work was done beforehand; not in the ratio.
     assisted_ms: Mapping[str, float]
-    #: Which functions were not compared with, and why.
+    #: Functions that are not compared with, and the reasons.
     failed: Mapping[str, str]
-    #: What bounds the problem on this device, compute or memory, how many operations or bytes per
-    #: second that is, and how near we are.
+    #: The bound of the problem on this device, compute or memory; its rate in operations or bytes
+    #: per second; and the fraction of it that our call reaches.
     limit: str
     limit_rate: float
-    #: None where the limit was not found, because the machine was busy.
+    #: None where the limit was not measured, because the machine was busy.
     limit_fraction: float | None
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster than the vendor."""
+        """Return how many times faster than the vendor our call is."""
         return None if self.vendor_ms is None else self.vendor_ms / self.ours_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -84,12 +83,13 @@ class Row:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Geometric means, and the worst row."""
+    """Return geometric means, and the worst ratio."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
+    gains = [row.default_ms / row.ours_ms for row in rows]
     return {
-        "geomean_ratio": _geomean(ratios),
+        "geomean_ratio": statistics.geometric_mean(ratios) if ratios else None,
         "min_ratio": min(ratios, default=None),
-        "geomean_tuned_over_default": _geomean([row.default_ms / row.ours_ms for row in rows]),
+        "geomean_tuned_over_default": statistics.geometric_mean(gains) if rows else None,
     }
 
 
@@ -154,16 +154,16 @@ def measure(
 def _rivals(
     case: OpCase, libraries: Sequence[Library], expected: Expected
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """What libraries have that is right, and why the rest is not compared with.
+    """Return the libraries' calls that give right results, and why the others are left out.
 
-    A library that fails costs itself only.
+    A library that fails does not stop the others.
     """
-    # Of one function torch keeps a few compiled versions, looks through them in every call, and
-    # gives up compiling when there are too many. Each problem is to be the first.
+    # torch keeps a few compiled versions of a function, searches them in every call, and stops
+    # compiling when there are too many. Each problem starts without any.
     torch.compiler.reset()
     right, failed = {}, {}
     for library in libraries:
-        reason = crash_check.death(library, case.workload, case.problem)
+        reason = crash_check.crash_of(library, case.workload, case.problem)
         if reason is not None:
             failed[library.name] = f"ends its process: {reason}"
             continue
@@ -190,13 +190,13 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _outputs(case: OpCase, call: Callable[[], Any]) -> Sequence[torch.Tensor]:
-    """What of a call's outputs is compared with what is expected."""
+    """Make a call; return the part of its outputs that is compared."""
     case.restore()
     return case.compared(outputs_of(call))
 
 
 def _best_of_each(times: Mapping[str, float]) -> dict[str, float]:
-    """The shortest time of each library's functions, which are named after it."""
+    """Return the shortest time of each library; its name begins those of its functions."""
     best: dict[str, float] = {}
     for name, ms in times.items():
         library = name.split(" ", 1)[0]
@@ -241,7 +241,3 @@ def _race(
             for name in [n for n in watches if n in rivals and min(times[n]) > BEHIND * best]:
                 del watches[name]
     return times, max((clock.calls for clock in clocks), default=1), rate
-
-
-def _geomean(values: Sequence[float]) -> float | None:
-    return math.exp(statistics.fmean(map(math.log, values))) if values else None

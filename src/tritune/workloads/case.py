@@ -1,4 +1,4 @@
-"""Workloads as cases: what the tuner compiles, verifies and measures."""
+"""Cases of ops, which the tuner compiles, verifies and measures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tritune.workloads.workload import Inputs, Workload
 def open_case(
     workload: str, problem: Mapping[str, Any], device: str = "cpu", seed: int = 0
 ) -> OpCase:
-    """The case of an op for a problem, given by its fields; the same in every process."""
+    """Open the case of an op for a problem, given by its fields; equal in every process."""
     found = workload_named(workload)
     return OpCase(found, found.exactly(problem), torch.device(device), seed)
 
@@ -32,8 +32,8 @@ def open_case(
 class OpCase:
     """An op with inputs for one problem.
 
-    `run` gives, and `expected` knows, the part of the outputs that `Workload.part` says: all of
-    small outputs, evenly spaced rows, heads or columns of large ones.
+    `run` and `expected` give the part of the outputs that `Workload.part` selects: all of small
+    outputs, evenly spaced rows, heads or columns of large ones.
     """
 
     repeatable = True
@@ -56,7 +56,7 @@ class OpCase:
 
     @functools.cached_property
     def _originals(self) -> dict[str, torch.Tensor]:
-        """Copies of what the op overwrites. To be made before it does."""
+        """Copy the inputs that the op overwrites; must be called before it does."""
         return {name: self._inputs[name].clone() for name in self.workload.written(self._inputs)}
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class OpCase:
         return part if any(each.step not in (None, 1) for each in part) else None
 
     def compile(self, config: Config) -> Sequence[Launch]:
-        """Compile what `run` would launch. Takes inputs in form only, which cost no time."""
+        """Compile what `run` would launch, for inputs without values, which cost no time."""
         with forced(self.workload.kernel, config), compiling() as launches:
             self.workload.run(self._empty_inputs)
         return launches
@@ -79,29 +79,29 @@ class OpCase:
         return self.compared(outputs)
 
     def compared(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The part of the op's outputs that is compared with what is expected."""
+        """Return the part of the op's outputs that is compared with the expected one."""
         part = self._part
         return outputs if part is None else [output[part] for output in outputs]
 
     @property
     def inputs(self) -> Inputs:
-        """The arguments of the op."""
+        """Return the arguments of the op."""
         _ = self._originals
         return self._inputs
 
     def restore(self) -> None:
-        """Put back what the op has overwritten of its inputs."""
+        """Restore the inputs that the op has overwritten."""
         for name, original in self._originals.items():
             self._inputs[name].copy_(original)
 
     def read_only(self) -> Sequence[torch.Tensor]:
-        """The inputs that the op must leave as they are."""
+        """Return the inputs that the op must not change."""
         kept = {n: value for n, value in self._inputs.items() if n not in self._originals}
         # Quantized weights are several tensors.
         return [each for each in pytree.tree_leaves(kept) if isinstance(each, torch.Tensor)]
 
     def expected(self) -> Expected:
-        """The part of the outputs by the kernel's definition."""
+        """Compute the same part of the outputs by the kernel's definition."""
         self.restore()
         workload, inputs = self.workload, self._inputs
         return Expected(
@@ -117,7 +117,7 @@ class OpCase:
         self.restore()
         found: dict[str, Callable[[], Any]] = {}
         for library in usable(self.device):
-            # One that fails costs itself only.
+            # A library that fails does not stop the others.
             with suppress(Exception):
                 found |= vendors(self.workload, self._inputs, [library])
         return {
@@ -132,7 +132,7 @@ class OpCase:
 
 @contextmanager
 def compiling() -> Iterator[list[Launch]]:
-    """Triton's launches only compile; gives what they compiled."""
+    """Let Triton's launches compile only, and collect what they compile."""
     launches: list[Launch] = []
     run = JITFunction.run
 
@@ -151,7 +151,7 @@ def compiling() -> Iterator[list[Launch]]:
 def scalars_of(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | float | bool | str, ...]:
-    """The numbers that a launch is given: what is no constant is not in the binary."""
+    """Return the numbers among a launch's arguments that are no constants of the binary."""
     named = {**dict(zip((p.name for p in function.params), args, strict=False)), **kwargs}
     constant = {p.name for p in function.params if p.is_constexpr}
     passed = [named.get(p.name) for p in function.params if p.name not in constant]

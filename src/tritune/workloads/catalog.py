@@ -32,7 +32,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def workload_named(name: str) -> Workload:
-    """The workload of this name."""
+    """Return the workload of this name."""
     try:
         return WORKLOADS[name]
     except KeyError:
@@ -43,7 +43,7 @@ def workload_named(name: str) -> Workload:
 
 
 def workload_of(kernel: str, problem: Problem) -> Workload:
-    """The workload that a kernel's problem is one of: several ops may share a kernel."""
+    """Return the workload that a kernel's problem belongs to: several ops may share a kernel."""
     for workload in WORKLOADS.values():
         if workload.kernel.name == kernel and workload.owns(problem):
             return workload

@@ -14,7 +14,7 @@ from tritune.kernels.gated import KERNEL, GatedProblem
 from tritune.kernels.kernel import Problem
 from tritune.ops.gated import APPROXIMATIONS, gelu_mul, silu_mul
 from tritune.workloads.inputs import Maker, element_bytes
-from tritune.workloads.reference.compared import Part, thinned
+from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
@@ -48,7 +48,7 @@ class SiluMul(Workload):
 
     def part(self, inputs: Inputs) -> Part:
         gate = inputs["gate"]
-        return (thinned(gate.shape[0], gate.numel() / ELEMENTS),)
+        return (every_nth(gate.shape[0], gate.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         part = self.part(inputs)

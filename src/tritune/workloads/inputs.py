@@ -1,6 +1,4 @@
-"""Tensors for inputs: made fast, the same for the same seed, of sizes that follow from the problem
-alone.
-"""
+"""Inputs of ops: made fast, equal for equal seeds, with shapes that depend on the problem alone."""
 
 from __future__ import annotations
 
@@ -13,23 +11,11 @@ import torch
 #: Elements of noise before it repeats: a prime, so that no two rows, heads or tiles are alike.
 _PERIOD = 4_194_301
 
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.int8,
-    )
-}
-
 
 class Maker:
-    """Makes tensors on a device. Unless `filled`, floats are memory that was never written.
+    """Makes tensors on a device. Floats are uninitialised memory unless `filled`.
 
-    Indices and lengths have their values in any case: ops look at them before they launch.
+    Indices and lengths always have their values: ops read them before they launch.
     """
 
     def __init__(self, device: torch.device | str, seed: int = 0, filled: bool = True) -> None:
@@ -40,8 +26,8 @@ class Maker:
     def normal(
         self, *shape: int, dtype: str | torch.dtype = torch.float32, spread: float = 1.0
     ) -> torch.Tensor:
-        """Noise of a normal distribution with this standard deviation."""
-        kind = DTYPES[dtype] if isinstance(dtype, str) else dtype
+        """Draw from a normal distribution with this standard deviation."""
+        kind: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         if not self.filled:
             return torch.empty(shape, dtype=kind, device=self.device)
         count = math.prod(shape)
@@ -51,7 +37,7 @@ class Maker:
         return self._repeated(noise.to(kind), shape)
 
     def bytes(self, *shape: int, dtype: torch.dtype, low: int, high: int) -> torch.Tensor:
-        """Integers from low to high, both included."""
+        """Draw integers from low to high, both included."""
         if not self.filled:
             return torch.empty(shape, dtype=dtype, device=self.device)
         size = (min(math.prod(shape), _PERIOD),)
@@ -59,16 +45,16 @@ class Maker:
         return self._repeated(noise, shape)
 
     def computed(self, values: Callable[[], torch.Tensor], *shape: int, dtype: str) -> torch.Tensor:
-        """Floats that follow from a formula."""
+        """Return the floats of a formula."""
         if not self.filled:
-            return torch.empty(shape, dtype=DTYPES[dtype], device=self.device)
-        return values().to(self.device, DTYPES[dtype])
+            return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+        return values().to(self.device, getattr(torch, dtype))
 
     def indices(self, values: torch.Tensor | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(values, dtype=dtype).to(self.device)
 
     def shuffled(self, count: int) -> torch.Tensor:
-        """The numbers below count in some order, on the CPU."""
+        """Return the numbers below count in random order, on the CPU."""
         return torch.randperm(count, generator=self._random)
 
     def _repeated(self, noise: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -83,7 +69,7 @@ class Maker:
 
 
 def lengths(longest: int, count: int) -> list[int]:
-    """Lengths of the sequences of a batch: the first the longest, the others down to half of it.
+    """Return the sequence lengths of a batch: the longest first, the others down to half of it.
 
     They depend on nothing else, so that the work of a problem is known without its inputs.
     """
@@ -92,15 +78,15 @@ def lengths(longest: int, count: int) -> list[int]:
     return [longest - int(share * (longest // 2)) for share in shares]
 
 
-def starts(counts: Sequence[int]) -> list[int]:
-    """Where each of the packed sequences begins, and where the last one ends."""
+def offsets(counts: Sequence[int]) -> list[int]:
+    """Return the offset of each packed sequence, and the end of the last one."""
     return [0, *itertools.accumulate(counts)]
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a reference for this one is computed in."""
+def reference_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which the reference for this one is computed."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 
 def element_bytes(dtype: str) -> int:
-    return DTYPES[dtype].itemsize
+    return int(getattr(torch, dtype).itemsize)

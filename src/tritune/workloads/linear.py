@@ -18,7 +18,7 @@ from tritune.kernels.linear_quantized import unpack, zero_without_points
 from tritune.ops.linear import linear
 from tritune.ops.quantize import GROUPS, QuantizedWeight
 from tritune.workloads.inputs import Maker, element_bytes
-from tritune.workloads.reference.compared import Part, thinned
+from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
 #: Products whose reference takes a fraction of a second; see `visible.SCORES`.
@@ -58,10 +58,10 @@ class Linear(Workload):
         return (linear(**inputs),)
 
     def part(self, inputs: Inputs) -> Part:
-        """Some columns, for all rows."""
+        """Select some columns of all rows."""
         x, (n, k) = inputs["x"], inputs["weight"].shape
         products = x.shape[0] * n * k / PRODUCTS[x.dtype]
-        return slice(None), thinned(n, max(products, n * k / WEIGHTS))
+        return slice(None), every_nth(n, max(products, n * k / WEIGHTS))
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         weight = inputs["weight"][self.part(inputs)[1]].to(dtype)
@@ -101,7 +101,7 @@ class LinearQuantized(Linear):
         return []
 
     def make(self, problem: Any, maker: Maker) -> Inputs:
-        """Codes are drawn at random: to round a weight takes long and gives no other speed."""
+        """Draw the codes at random: rounding a weight takes long and changes no time."""
         rows, n, k, dtype = problem.rows, problem.n, problem.k, problem.dtype
         groups = n, k // problem.group
         if problem.bits == 8 and not problem.zero_points:
@@ -123,7 +123,7 @@ class LinearQuantized(Linear):
         return (plain.reference(inputs["x"].to(dtype), weight),)
 
     def offers(self, inputs: Inputs) -> Vendors:
-        """ "dequantized" has the weight in the dtype of x, made beforehand."""
+        """Return torch's calls; "dequantized" has the weight in the dtype of x, made beforehand."""
         x, weight = inputs["x"], inputs["weight"]
         dequantized = parameter(weight.dequantize(x.dtype))
         found: Vendors = {"dequantized": functools.partial(functional.linear, x, dequantized)}
@@ -151,7 +151,7 @@ def _some_rows(weight: QuantizedWeight, rows: slice) -> QuantizedWeight:
 
 
 def _int4pack(x: torch.Tensor, weight: QuantizedWeight) -> Any:
-    """torch's product with weights of four bits, `(code - 8) * scale + offset`; CPUs only."""
+    """Return torch's call for 4-bit weights, `(code - 8) * scale + offset`; CPUs only."""
     codes = unpack(weight.packed, weight.bits, weight.group).to(torch.int32)
     scales = weight.scales.T.float()
     zeros: Any = (

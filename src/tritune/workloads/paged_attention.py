@@ -16,7 +16,7 @@ from tritune.kernels.paged_attention import KERNEL, PagedAttentionProblem
 from tritune.kernels.paged_attention import reference as paged_reference
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
 from tritune.workloads.attention import attention_work, too_large_heads
-from tritune.workloads.inputs import Maker, lengths, starts
+from tritune.workloads.inputs import Maker, lengths, offsets
 from tritune.workloads.libraries.sdpa import packed_sdpa, padded_sdpa
 from tritune.workloads.reference.attention import attend_packed, attention_flags, packed_part
 from tritune.workloads.reference.compared import Part
@@ -53,7 +53,7 @@ class PagedAttention(Workload):
     }
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values as large as keys, cached in the dtype of the queries."""
+        """Default to values as large as keys, cached in the dtype of the queries."""
         found = super()._missing(values)
         alike = {"value_size": "head_size", "kv_dtype": "dtype"}
         return {**found, **{name: {**found, **values}[of] for name, of in alike.items()}}
@@ -85,7 +85,7 @@ class PagedAttention(Workload):
         window, room = _window(problem)
         pages = room // problem.page_size
         counts = _lengths(problem)
-        q_starts = starts([queries for queries, _ in counts])
+        q_starts = offsets([queries for queries, _ in counts])
         sequences, kv_heads = problem.sequences, problem.kv_heads
         slots = sequences * pages, problem.page_size, kv_heads
         spread = _SPREAD.get(problem.kv_dtype, 1.0)
@@ -116,7 +116,7 @@ class PagedAttention(Workload):
         return (paged_attention(**inputs),)
 
     def part(self, inputs: Inputs) -> Part:
-        """Some tokens, and some heads."""
+        """Select some tokens and some heads."""
         tokens, heads, _ = inputs["q"].shape
         sequences, pages = inputs["block_table"].shape
         keys = pages * inputs["k_cache"].shape[1]
@@ -127,8 +127,9 @@ class PagedAttention(Workload):
         return (attend_packed(keys_values, self.part(inputs), inputs, dtype),)
 
     def offers(self, inputs: Inputs) -> Vendors:
-        """Keys and values are gathered from their pages in each call, and "…_gathered" has them
-        gathered before; one sequence after the other, or padded to the same length.
+        """Return torch's calls: one per sequence, or one with all of them padded.
+
+        They gather keys and values from their pages; "…_gathered" has them gathered beforehand.
         """
         found: Vendors = {"eager": lambda: paged_reference(**inputs)}
         if {"softcap", "sinks"} & set(inputs):
@@ -166,7 +167,7 @@ class PagedAttention(Workload):
 
 
 def _window(problem: PagedAttentionProblem) -> tuple[int | None, int]:
-    """The window of a call with this problem, and for how many keys its block table has room.
+    """Return the window of a call with this problem, and the keys its block table has room for.
 
     The problem's keys are those that a window lets the queries of a sequence see.
     """
@@ -179,14 +180,14 @@ def _window(problem: PagedAttentionProblem) -> tuple[int | None, int]:
 
 
 def _lengths(problem: PagedAttentionProblem) -> list[tuple[int, int]]:
-    """Queries and keys of each sequence. All queries are among the keys, if there is room."""
+    """Return the queries and keys of each sequence."""
     _, room = _window(problem)
     queries = lengths(problem.queries, problem.sequences)
     return list(zip(queries, lengths(room, problem.sequences), strict=True))
 
 
 def _sequence(inputs: Inputs, number: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and the values of a sequence, (keys, KV heads, size), in real units."""
+    """Return the keys and the values of a sequence, (keys, KV heads, size), dequantized."""
     length = int(inputs["seq_lens"][number])
     count = triton.cdiv(length, inputs["k_cache"].shape[1])
     pages = inputs["block_table"][number, :count]
@@ -195,13 +196,13 @@ def _sequence(inputs: Inputs, number: int, dtype: torch.dtype) -> tuple[torch.Te
 
 
 def _padded(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of all sequences, (sequences, keys, KV heads, size): as many for each."""
+    """Return those of all sequences, padded: (sequences, keys, KV heads, size)."""
     k, v = (_gathered(inputs, side, inputs["block_table"], dtype) for side in "kv")
     return k, v
 
 
 def _seen(inputs: Inputs) -> torch.Tensor:
-    """Which of the padded keys the last query of each sequence sees."""
+    """Return the mask of the padded keys that the last query of each sequence sees."""
     pages, page_size = inputs["block_table"].shape[1], inputs["k_cache"].shape[1]
     ends = inputs["seq_lens"][:, None]
     positions = torch.arange(pages * page_size, device=ends.device)
@@ -210,7 +211,7 @@ def _seen(inputs: Inputs) -> torch.Tensor:
 
 
 def _gathered(inputs: Inputs, side: str, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The slots of some pages in a row: keys or values, in real units."""
+    """Gather the keys or values of some pages, dequantized."""
     cache, scale = inputs[f"{side}_cache"], inputs.get(f"{side}_scale")
     # fp8 tensors cannot be indexed everywhere, bytes can.
     slots = cache.view(torch.uint8) if cache.element_size() == 1 else cache

@@ -15,7 +15,7 @@ from tritune.kernels.kernel import Problem
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
 from tritune.workloads.inputs import Maker, element_bytes
-from tritune.workloads.reference.compared import Part, thinned
+from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
 EPS = 1e-6
@@ -41,7 +41,7 @@ class RmsNorm(Workload):
 
     def part(self, inputs: Inputs) -> Part:
         x = inputs["x"]
-        return (thinned(x.shape[0], x.numel() / ELEMENTS),)
+        return (every_nth(x.shape[0], x.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         x = inputs["x"][self.part(inputs)].to(dtype)
@@ -92,7 +92,7 @@ class AddRmsNorm(RmsNorm):
 
 
 def _work(problem: RmsNormProblem, tensors: int, flops: int) -> Work:
-    """As many `tensors` are read as written, `flops` operations are done on each element."""
+    """Return the work of reading and writing so many tensors, with `flops` per element."""
     elements = problem.rows * problem.columns
     size = element_bytes(problem.dtype)
     moved = tensors * elements * size

@@ -15,7 +15,7 @@ from tritune.kernels.kernel import Problem
 from tritune.kernels.rope import KERNEL, RopeProblem
 from tritune.ops.rope import rope
 from tritune.workloads.inputs import Maker, element_bytes
-from tritune.workloads.reference.compared import Part, thinned
+from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
@@ -74,7 +74,7 @@ class Rope(Workload):
 
     def part(self, inputs: Inputs) -> Part:
         q = inputs["q"]
-        return (thinned(q.shape[0], q.numel() / ELEMENTS),)
+        return (every_nth(q.shape[0], q.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         part = self.part(inputs)
@@ -95,7 +95,7 @@ class Rope(Workload):
 
 
 def _angles(rows: int, rotary: int, interleaved: bool) -> torch.Tensor:
-    """As models make them: one angle for each pair of elements, at falling frequencies."""
+    """Return one angle for each pair of elements, at falling frequencies, as models do."""
     frequencies = 10000.0 ** -(torch.arange(0, rotary, 2) / rotary)
     angles = torch.arange(rows)[:, None] * frequencies
     return angles.repeat_interleave(2, dim=-1) if interleaved else torch.cat((angles, angles), 1)

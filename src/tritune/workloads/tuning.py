@@ -1,5 +1,6 @@
-"""Tuning of ops: from a workload and a problem to a job for the tuner, with all that is known of
-near problems and other devices as its prior.
+"""Tune ops: the public `tune()`, and the jobs that it gives the tuner.
+
+Trials of near problems and of other devices are the prior of a search.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from tritune.workloads.problems.parse import types_of
 from tritune.workloads.tuning_from_pack import packed_job
 from tritune.workloads.workload import Workload
 
-#: How many other tasks a search begins from.
+#: The number of other tasks in a search's prior.
 PRIORS = 4
-#: What races with near winners may take of a budget, and one of them at most.
+#: The share of a budget for races with near winners, and the most seconds of one.
 RACES_SHARE, RACE_SECONDS = 0.25, 20.0
 
 
 class Tuned(NamedTuple):
-    """One problem of one op or of a program's own kernel, and what tuning it has brought."""
+    """One problem of an op or of a program's own kernel, and the outcome of tuning it."""
 
     workload: Workload | RecordedCall
     problem: Problem
@@ -79,7 +80,7 @@ def tune_problem(
 def job_for(
     workload: Workload, problem: Problem, device: torch.device, silicon: Device, store: Store
 ) -> Job:
-    """What the tuner has to know to tune an op for a problem."""
+    """Return the tuner's job for an op and a problem."""
     kernel, target, fields = workload.kernel, silicon.target, problem.fields()
     task = Task(kernel.name, identity(kernel, target), problem_text(fields), silicon.fingerprint)
     arguments = {"workload": workload.name, "problem": fields, "device": str(device)}
@@ -108,8 +109,8 @@ def tune_all(
 ) -> Iterator[Tuned]:
     """Tune one problem after the other, each with its share of the time that is left; then learn.
 
-    `sections` are a pack's, by op and problem: of what they are about, only their configs are
-    tried. Whoever stops in between has what was tuned so far, in the store too.
+    For problems with a section of a pack in `sections`, only its configs are tried. Results are
+    stored one by one: a run that is stopped keeps them.
     """
     if not work:
         return
@@ -156,8 +157,8 @@ def tune_recorded(
 ) -> list[Outcome]:
     """Tune the problems that programs have met, the most frequent first, and learn from them.
 
-    Before any of them is searched, each races its default with what won for problems near it.
-    DeviceTakenError where another process measures on the device: there is no hurry.
+    First, each races its default with the winners of the nearest problems. Raises
+    DeviceTakenError where another process measures on the device.
     """
     settings = Settings(EFFORTS["quick"], budget_seconds=budget_seconds, vendors=False, wait=False)
     where = torch.device(device)
@@ -171,9 +172,9 @@ def tune_recorded(
 def race_near_winners(
     work: Sequence[tuple[Workload, Problem]], device: torch.device, store: Store, settings: Settings
 ) -> None:
-    """Race the default of each problem that was never measured with what won for the nearest ones.
+    """Race the default of each new problem with the winners of the nearest problems.
 
-    A search takes a minute, this a few seconds: it tells what carries over from near problems.
+    A search takes a minute, this takes a few seconds.
     """
     silicon = detect(device)
     store.add_device(silicon)
@@ -192,7 +193,7 @@ def race_near_winners(
 
 
 def near_winners(store: Store, job: Job) -> list[Config]:
-    """What won for the nearest problems of the same kind and is possible for this one."""
+    """Return the winners of the nearest problems of the same kind that are valid for this one."""
     task = job.task
     nearest = Nearest.of(store.winners(task.kernel, task.identity, task.device))
     offered = nearest.ranked(json.loads(task.problem)) if nearest is not None else ()
@@ -200,7 +201,7 @@ def near_winners(store: Store, job: Job) -> list[Config]:
 
 
 def tune_unseen(kernel: Kernel, problem: Problem, device: torch.device) -> None:
-    """Tune a problem that a call has just met, for the `tune` mode: the call waits for it."""
+    """Tune a problem that a call has just met, in the `tune` mode: the call waits."""
     workload = workload_of(kernel.name, problem)
     with Store() as store:
         settings = Settings(EFFORTS["quick"], vendors=False)
@@ -211,7 +212,7 @@ def tune_unseen(kernel: Kernel, problem: Problem, device: torch.device) -> None:
 def problems_met(
     store: Store, device: torch.device, ops: Sequence[str] = ()
 ) -> list[tuple[Workload, Problem]]:
-    """The problems that programs have met on a device, the most frequent first."""
+    """Return the problems that programs have met on a device, the most frequent first."""
     found = []
     for kernel, text, _, _ in store.met_problems(device=detect(device).fingerprint):
         named = named_problem(kernel, json.loads(text))
@@ -221,7 +222,7 @@ def problems_met(
 
 
 def named_problem(kernel: str, fields: Mapping[str, Any]) -> tuple[Workload, Problem] | None:
-    """The op and the problem that a record in the store is about; None if it is of another time."""
+    """Return the op and problem of a stored record; None if this version has no such problem."""
     for workload in WORKLOADS.values():
         if workload.kernel.name != kernel:
             continue
@@ -236,7 +237,7 @@ def named_problem(kernel: str, fields: Mapping[str, Any]) -> tuple[Workload, Pro
 
 
 def priors(store: Store, task: Task) -> list[Prior]:
-    """What was measured for the nearest problems, and on other devices: proposed, never trusted."""
+    """Return the times for the nearest problems and other devices: proposed, never trusted."""
     others = [other for other in store.tasks(kernel=task.kernel) if other != task]
     ranked = sorted((distance(task, other), other.problem, other) for other in others)
     found = []
@@ -249,6 +250,6 @@ def priors(store: Store, task: Task) -> list[Prior]:
 
 
 def distance(one: Task, other: Task) -> float:
-    """How unlike two tasks of a kernel are: another device is further away than other code."""
+    """Return the distance of two tasks of a kernel: another device counts more than other code."""
     away = problem_distance(json.loads(one.problem), json.loads(other.problem))
     return away + 4.0 * (one.device != other.device) + 1.0 * (one.identity != other.identity)

@@ -1,4 +1,4 @@
-"""Tuning from a pack: its problems, its binaries where Triton looks for them, its configs only."""
+"""Tune from a pack: only its problems and configs, with its binaries in Triton's cache."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tritune.tuning.search import Prior
 from tritune.tuning.tuner import Job
 from tritune.workloads.catalog import WORKLOADS
 
-#: How much the model's order is worth beside what was measured for near problems.
+#: The weight of the pack's estimates beside measurements for near problems.
 _SIMILARITY = 0.5
 
 
 def unpack(
     path: str | Path, device: torch.device, ops: Collection[str] = ()
 ) -> dict[tuple[str, Problem], Section]:
-    """Check a pack, put its binaries into Triton's cache, and tell what it is about.
+    """Check a pack, install its binaries in Triton's cache, and return its sections.
 
-    From then on Triton finds the binaries as if it had compiled them here, in any process.
+    Triton then finds the binaries in any process as if it had compiled them here.
     """
     kernels = {name: workload.kernel for name, workload in WORKLOADS.items()}
     target = target_of(device)
@@ -43,9 +43,9 @@ def unpack(
 
 
 def packed_job(job: Job, section: Section) -> Job:
-    """The same job for the configs of a section alone, which the model's order starts off.
+    """Return the job restricted to the configs of a section, in the order of their estimates.
 
-    The default config is in every pack, unless it could not even be compiled.
+    The default config is in every pack, unless it could not be compiled.
     """
     configs = [build.config for build in section.builds]
     default = job.default if job.default in configs else configs[0]
@@ -57,7 +57,7 @@ def packed_job(job: Job, section: Section) -> Job:
 
 
 def _problem(section: Section, target: Target, pack: Pack) -> Problem:
-    """The problem of a section; PackError where it or its configs are none of the op's."""
+    """Return the problem of a section; raise PackError where it or its configs are not the op's."""
     workload = WORKLOADS[section.op]
     problem = workload.exactly(section.problem)
     if not section.builds:

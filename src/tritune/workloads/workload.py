@@ -1,4 +1,4 @@
-"""What a workload is: an op with everything that is needed to tune it and to judge its speed."""
+"""The base class of workloads: an op with everything needed to tune it and to judge its speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.targets.probes import COPY, READ
 from tritune.targets.roofline import Bound, Limits
-from tritune.workloads.inputs import Maker, wide
+from tritune.workloads.inputs import Maker, reference_dtype
 from tritune.workloads.problems.parse import ProblemError, parsed, types_of, wrong_values
 from tritune.workloads.reference.compared import Part
 
@@ -26,15 +26,16 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Work:
-    """What a call cannot do without: operations on floats, and bytes of its inputs and outputs."""
+    """The least work of a call: floating-point operations, bytes of its inputs and outputs."""
 
     flops: float
     read_bytes: float
     written_bytes: float
 
     def bound(self, dtype: str, limits: Limits, calls: int = 1) -> Bound:
-        """What keeps a call of this dtype from being faster; its inputs are in no cache before the
-        first of so many calls, and may be in one afterwards.
+        """Return the roofline bound of a call: compute, reading or copying.
+
+        Caches are cold before the first of `calls`, and may hold the inputs afterwards.
         """
         moved = self.read_bytes + max(0.0, self.written_bytes - limits.cache_bytes)
         return max(
@@ -50,28 +51,28 @@ class Workload(ABC):
 
     name: ClassVar[str]
     kernel: ClassVar[Kernel]
-    #: What a problem is like unless it is said otherwise.
+    #: The values of fields that are not given.
     defaults: ClassVar[Mapping[str, Any]]
     #: Fields that are the same in every problem of this op, if not of its kernel.
     fixed: ClassVar[Mapping[str, Any]] = {}
     #: Fields that have few possible values.
     allowed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    #: Of what torch offers, that for which somebody has done a part of the work beforehand. It is
-    #: measured to be shown, not to be compared with.
+    #: torch's functions for which a part of the work is done beforehand: measured to be shown, not
+    #: to be compared with.
     assisted: ClassVar[frozenset[str]] = frozenset()
-    #: Of what torch offers, that which is worth handing to a compiler.
+    #: torch's functions that are worth compiling.
     compilable: ClassVar[frozenset[str]] = frozenset({"eager"})
 
     def problem(self, **values: Any) -> Problem:
-        """The problem with these fields, in the bucket that the op would put it in."""
+        """Return the problem with these fields, in the bucket that the op puts it in."""
         return self.rounded(self._checked({**self._missing(values), **values}))
 
     def parse(self, text: str) -> Problem:
-        """The problem that a text such as "batch=1 dtype=float16 causal=true" describes."""
+        """Return the problem of a text such as "batch=1 dtype=float16 causal=true"."""
         return self.problem(**parsed(text, types_of(self.kernel.problem), self.name))
 
     def exactly(self, values: Mapping[str, Any]) -> Problem:
-        """The problem that `fields()` gave these values of."""
+        """Return the problem whose `fields()` are these values."""
         names = types_of(self.kernel.problem)
         problem = self._checked({name: values[name] for name in names if name in values})
         extra = {n: v for n, v in values.items() if problem.fields().get(n, None) != v}
@@ -86,10 +87,10 @@ class Workload(ABC):
 
     @abstractmethod
     def rounded(self, problem: Any) -> Problem:
-        """The problem's bucket, as the op works it out."""
+        """Return the problem's bucket, as the op computes it."""
 
     def owns(self, problem: Problem) -> bool:
-        """Whether a problem of the kernel is one of this op."""
+        """Return whether a problem of the kernel belongs to this op."""
         return all(problem.fields()[name] == value for name, value in self.fixed.items())
 
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,15 +108,15 @@ class Workload(ABC):
         return problem
 
     def impossible(self, problem: Any) -> list[str]:
-        """Why no call has such a problem."""
+        """Return why no call has such a problem."""
         return []
 
     def inputs(self, problem: Problem, device: torch.device | str = "cpu", seed: int = 0) -> Inputs:
-        """Arguments for the op of which it computes exactly this problem."""
+        """Make arguments for which the op computes exactly this problem."""
         return self.make(problem, Maker(device, seed))
 
     def empty_inputs(self, problem: Problem, device: torch.device | str = "cpu") -> Inputs:
-        """The same in form only, for the price of the memory's addresses."""
+        """Make the same without values, which takes no time."""
         return self.make(problem, Maker(device, filled=False))
 
     @abstractmethod
@@ -126,32 +127,32 @@ class Workload(ABC):
         """Call the op."""
 
     def written(self, inputs: Inputs) -> tuple[str, ...]:
-        """The arguments that the op overwrites."""
+        """Return the names of the arguments that the op overwrites."""
         return ()
 
     def input_bytes(self, problem: Problem) -> int:
-        """The memory of a problem's inputs."""
+        """Return the bytes of a problem's inputs."""
         made = self.empty_inputs(problem, "meta").values()
         return sum(value.nbytes for value in made if hasattr(value, "nbytes"))
 
     def part(self, inputs: Inputs) -> Part:
-        """What of each output is compared: all of it, unless computing the reference takes long."""
+        """Select what is compared of each output: all, unless its reference takes long."""
         return ()
 
     def reference(self, inputs: Inputs) -> Outputs:
-        """The part's true values, computed with more bits than the inputs have."""
-        return self.define(inputs, wide(self.dtype(inputs)))
+        """Compute the part with more bits than the inputs have."""
+        return self.define(inputs, reference_dtype(self.dtype(inputs)))
 
     def plain(self, inputs: Inputs) -> Outputs:
-        """The part as plain torch computes it in the dtype of the inputs."""
+        """Compute the part by plain torch in the dtype of the inputs."""
         return self.define(inputs, self.dtype(inputs))
 
     @abstractmethod
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
-        """The part's values by the kernel's definition, in the arithmetic of a dtype."""
+        """Compute the part by the kernel's definition, in the arithmetic of a dtype."""
 
     def dtype(self, inputs: Inputs) -> torch.dtype:
-        """That of the first argument."""
+        """Return the dtype of the first argument."""
         first: torch.Tensor = next(iter(inputs.values()))
         return first.dtype
 
@@ -161,19 +162,19 @@ class Workload(ABC):
 
     @abstractmethod
     def offers(self, inputs: Inputs) -> Vendors:
-        """What torch has for the same arguments, by name; each call gives the outputs.
+        """Return torch's calls for the same arguments, by name.
 
-        "eager" is plain torch code, others are its fused functions. What a model keeps is given
-        as a parameter, which compilers may rearrange beforehand.
+        "eager" is plain torch code, others are its fused functions. Weights are parameters, which
+        compilers may rearrange beforehand.
         """
 
     @abstractmethod
     def work(self, problem: Any) -> Work:
-        """What the problem's inputs take at least."""
+        """Return the least work of the problem."""
 
 
 def parameter(weight: torch.Tensor) -> torch.Tensor:
-    """A weight as a model keeps it, in the same memory."""
+    """Return a weight as a parameter, in the same memory."""
     return torch.nn.Parameter(weight, requires_grad=False)
 
 

@@ -81,16 +81,16 @@ def test_a_plug_in_that_ends_its_process_costs_itself_only(monkeypatch: pytest.M
     aborting = [sys.executable, "-c", "import os; os.abort()"]
     monkeypatch.setattr(crash_check, "_known", {})
     plug_in = replace(FAST, plug_in=True)
-    ended = crash_check.ended
-    monkeypatch.setattr(crash_check, "ended", lambda command: ended(aborting))
+    ended = crash_check.failure_of
+    monkeypatch.setattr(crash_check, "failure_of", lambda command: ended(aborting))
     row = measure(WORKLOADS["linear"], LINEAR, CPU, 0.01, [plug_in, SLOW])
     assert row.vendor == "slow linear"
     assert "SIGABRT" in row.failed["fast"]
 
 
 def test_a_process_that_ends_well_has_not_failed() -> None:
-    assert crash_check.ended([sys.executable, "-c", "pass"]) is None
-    assert "status 3" in str(crash_check.ended([sys.executable, "-c", "raise SystemExit(3)"]))
+    assert crash_check.failure_of([sys.executable, "-c", "pass"]) is None
+    assert "status 3" in str(crash_check.failure_of([sys.executable, "-c", "raise SystemExit(3)"]))
 
 
 def test_the_tuner_compares_with_the_same_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

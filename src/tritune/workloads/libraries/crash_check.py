@@ -1,4 +1,4 @@
-"""A library's first calls, in a process of their own: what ends a process ends that one."""
+"""Try a library's first calls in a process of their own, which a crash may end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SECONDS = 300.0
 _known: dict[tuple[str, str, str], str | None] = {}
 
 
-def death(library: Library, workload: Workload, problem: Problem) -> str | None:
-    """How a plug-in ends a process with this problem; None if it does not.
+def crash_of(library: Library, workload: Workload, problem: Problem) -> str | None:
+    """Return how a plug-in crashes on this problem; None if it does not.
 
     It is tried once for each op and dtype. Exceptions do not count: they can be caught.
     """
@@ -33,12 +33,12 @@ def death(library: Library, workload: Workload, problem: Problem) -> str | None:
     key = library.name, workload.name, str(fields["dtype"])
     if key not in _known:
         call = ["-m", __name__, library.name, workload.name, json.dumps(fields)]
-        _known[key] = ended([sys.executable, *call])
+        _known[key] = failure_of([sys.executable, *call])
     return _known[key]
 
 
-def ended(command: Sequence[str]) -> str | None:
-    """How a command has failed; None if it has not."""
+def failure_of(command: Sequence[str]) -> str | None:
+    """Run a command; return how it failed, None if it did not."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -47,7 +47,7 @@ def ended(command: Sequence[str]) -> str | None:
 
 
 def main(library: str, workload: str, fields: str) -> None:
-    """Call everything that a library has for a problem, twice: when compiled, and when ready."""
+    """Make each of a library's calls for a problem twice: the first one compiles."""
     case = open_case(workload, json.loads(fields))
     with torch.no_grad(), suppress(Exception):
         for call in vendors(case.workload, case.inputs, [LIBRARIES[library]]).values():

@@ -1,4 +1,4 @@
-"""What torch offers for attention: its fused `scaled_dot_product_attention`."""
+"""Calls of torch's fused `scaled_dot_product_attention` for the inputs of attention ops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tritune.workloads.reference.attention import hidden_keys, with_mask
 def sdpa_for(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: dict[str, Any]
 ) -> Callable[[], torch.Tensor] | None:
-    """The call for (batch, heads, tokens, size) tensors; None if torch cannot compute this.
+    """Return the call for (batch, heads, tokens, size) tensors; None if torch has none.
 
     What takes no time in a model, such as a mask that all layers share, is made beforehand.
     """
@@ -38,9 +38,9 @@ def sdpa_for(
 def folded_sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inputs: dict[str, Any]
 ) -> Callable[[], torch.Tensor] | None:
-    """The call for a single query whose heads that share a KV head are given as so many queries.
+    """Return the call for one query, with the heads of a group folded into the query dimension.
 
-    torch reads keys and values once then, and does not do so by itself.
+    torch then reads keys and values once per group; it does not fold by itself.
     """
     if q.shape[2] > 1 or q.shape[1] == k.shape[1] or {"alibi_slopes", "mask"} & set(inputs):
         return None
@@ -54,7 +54,7 @@ def folded_sdpa(
 def packed_sdpa(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], inputs: dict[str, Any]
 ) -> Callable[[], torch.Tensor] | None:
-    """The same for the (tokens, heads, size) tensors q, k and v of one sequence."""
+    """Return the same for the (tokens, heads, size) tensors q, k and v of one sequence."""
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in tensors)
     call = sdpa_for(q, k, v, inputs)
     return None if call is None else lambda: call()[0].transpose(0, 1)
@@ -63,8 +63,9 @@ def packed_sdpa(
 def padded_sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor
 ) -> torch.Tensor:
-    """One query of each sequence, (sequences, heads, size), to keys (sequences, keys, heads, size)
-    of which those are `seen`, (sequences, keys).
+    """Attend with one query per sequence, (sequences, heads, size), to padded keys and values.
+
+    Those are (sequences, keys, heads, size); `seen`, (sequences, keys), masks the padding.
     """
     folded = q.reshape(q.shape[0], k.shape[2], -1, q.shape[2])
     out = functional.scaled_dot_product_attention(
@@ -74,7 +75,7 @@ def padded_sdpa(
 
 
 def _bias(q: torch.Tensor, keys: int, inputs: dict[str, Any]) -> torch.Tensor | None:
-    """What `is_causal` cannot say: it takes the first query to be at the first key."""
+    """Return the mask where `is_causal`, which aligns query 0 with key 0, does not do."""
     queries, slopes, mask = q.shape[2], inputs.get("alibi_slopes"), inputs.get("mask")
     window = inputs.get("window")
     simple = window is None and (not inputs["causal"] or queries in (1, keys))

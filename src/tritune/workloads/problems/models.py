@@ -1,6 +1,6 @@
-"""What tuning has to know of a language model: the sizes that its kernels see.
+"""The sizes of language models that their kernels depend on.
 
-Presets for known models; a YAML or JSON file with the same fields for one's own.
+There are presets for known models; a YAML or JSON file with the same fields describes another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelError(TrituneError):
 @dataclass(frozen=True)
 class Model:
     name: str
-    #: The length of the vector that a token is between layers.
+    #: The size of the hidden state.
     hidden: int
     #: Query heads, heads of keys and values, and the size of each.
     heads: int
@@ -36,18 +36,18 @@ class Model:
     #: The width of the feed-forward layer; of one expert's, where there are experts.
     mlp: int
     vocab: int
-    #: What the gate of the feed-forward layer goes through; None if it is none of ACTIVATIONS.
+    #: The activation of the feed-forward layer's gate; None if it is none of ACTIVATIONS.
     activation: str | None = "silu"
     #: How many keys a query sees in the layers that have a window.
     window: int | None = None
-    #: Whether there are layers without a window, too.
+    #: True if there are layers without a window, too.
     full_attention: bool = True
     softcap: bool = False
     sinks: bool = False
     alibi: bool = False
     #: How many elements of a head are turned by its position: all if None, none if 0.
     rotary: int | None = None
-    #: Whether queries and keys are normalised head by head.
+    #: True if queries and keys are normalised head by head.
     qk_norm: bool = False
     #: How many experts a token goes to; None where there is one feed-forward layer for all.
     active_experts: int | None = None
@@ -56,12 +56,12 @@ class Model:
 
     @property
     def group(self) -> int:
-        """Query heads that share a head of keys."""
+        """Return how many query heads share a KV head."""
         return self.heads // self.kv_heads
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The kinds of attention that the layers have."""
+        """Return the windows of the layers; None stands for full attention."""
         if self.window is None:
             return (None,)
         return (None, self.window) if self.full_attention else (self.window,)
@@ -87,7 +87,7 @@ PRESETS = {
 
 
 def load_model(name_or_path: str) -> Model:
-    """A preset by its name, or the model that a YAML or JSON file describes."""
+    """Return a preset by its name, or the model that a YAML or JSON file describes."""
     if name_or_path in PRESETS:
         return PRESETS[name_or_path]
     path = Path(name_or_path)

@@ -15,9 +15,9 @@ from tritune.workloads.catalog import WORKLOADS, workload_named
 from tritune.workloads.problems.models import Model
 
 EFFORTS = ("quick", "normal", "full")
-#: Inputs may take so much memory: a CPU shares its own with everything else.
+#: The memory that inputs may take: a CPU shares its own with everything else.
 INPUT_BYTES = {"cpu": 2 * 10**9, "cuda": 16 * 10**9}
-#: What models are served in; most CPUs have no fast products of halves.
+#: The dtypes that models are served in; most CPUs are slow at half precision.
 DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
 PAGE_SIZE = 16
 
@@ -61,7 +61,7 @@ PACKED = {
     ),
     "full": (Step(2, 2048, 2048), Step(16, 256, 256), Step(32, 128, 128), Step(4, 256, 4096)),
 }
-#: Tokens of a step, for whatever does not look at other tokens.
+#: Tokens of a step, for ops that treat each token alone.
 TOKENS = {
     "quick": (1024,),
     "normal": (1, 64),
@@ -78,9 +78,10 @@ def problems_of(
     dtype: str | None = None,
     device: torch.device | str = "cpu",
 ) -> list[tuple[str, Problem]]:
-    """The problems that ops have in a model, the most important first; each once.
+    """Return the problems that ops have in a model, the most important first, each once.
 
-    Without ops, all that the model uses. What does not fit into the device's memory is left out.
+    Without ops, those of all ops that the model uses. Problems that do not fit into the device's
+    memory are left out.
     """
     if effort not in EFFORTS:
         raise TrituneError(not_allowed("effort", effort, EFFORTS))

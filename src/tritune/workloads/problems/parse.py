@@ -1,6 +1,6 @@
-"""Problems from named values: from the command line, from a file, from the store.
+"""Parse and check the fields of problems.
 
-What is missing gets a default, what is misspelt an error that names the nearest field.
+A misspelt name gets an error with the nearest field.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class ProblemError(TrituneError):
 
 
 def types_of(problem: type[Problem]) -> dict[str, type]:
-    """The names and types of a problem's fields."""
+    """Return the names and types of a problem's fields."""
     hints = typing.get_type_hints(problem)
     return {field.name: hints[field.name] for field in dataclasses.fields(problem)}
 
 
 def parsed(text: str, types: Mapping[str, type], what: str) -> dict[str, Any]:
-    """The values of a text such as "batch=1 dtype=float16 causal=true"."""
+    """Parse a text such as "batch=1 dtype=float16 causal=true"."""
     values: dict[str, Any] = {}
     reasons = []
     for word in text.replace(",", " ").split():

@@ -20,7 +20,7 @@ OSS, MISTRAL = PRESETS["gpt-oss-20b"], PRESETS["mistral-7b"]
 
 
 def suite(name: str) -> list[tuple[str, Problem]]:
-    """The ops and problems of a suite; each once."""
+    """Return the ops and problems of a suite, each once."""
     try:
         entries = SUITES[name]
     except KeyError:
@@ -101,7 +101,7 @@ def _linear() -> Iterator[Entry]:
 
 
 def _vendors() -> Iterator[Entry]:
-    """What vendors' libraries are best at: large products, prefill, a weight that is read once."""
+    """Yield what vendors' libraries are best at: large GEMMs, prefill, GEMV."""
     for dtype in (F32, BF16):
         yield from (_projection(rows, dtype) for rows in (1024, 1, 4))
         for causal in (False, True):

@@ -1,10 +1,8 @@
-"""Which of a model's problems are tuned on a device, and which run with their defaults."""
+"""How many of a model's problems are tuned on a device; the others run with their defaults."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -18,55 +16,41 @@ from tritune.workloads.problems.of_model import problems_of
 
 #: The dtypes that models are served in.
 DTYPES = ("float32", "bfloat16")
+#: For each op and dtype, how many problems are tuned, and how many there are.
+Counts = Mapping[tuple[str, str], tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """How many of the problems that a model has of an op were tuned, in one dtype."""
-
-    op: str
-    dtype: str
-    tuned: int
-    problems: int
-
-
-def coverage_of(
-    model: Model,
-    store: Store,
-    device: torch.device,
-    ops: Sequence[str] | None = None,
-    dtypes: Sequence[str] = DTYPES,
-) -> list[Coverage]:
-    """Count the problems of a server with this model: prompts and decoding, from one row to
-    thousands.
-    """
+def count_tuned(
+    model: Model, store: Store, device: torch.device, ops: Sequence[str] | None = None
+) -> Counts:
+    """Count the problems of a server with this model: prompts and decoding, 1 to 8,192 rows."""
     silicon = detect(device)
-    found = []
-    for dtype in dtypes:
-        asked = problems_of(model, ops, "full", dtype, device)
-        for op in dict.fromkeys(op for op, _ in asked):
+    found = {}
+    for dtype in DTYPES:
+        problems = problems_of(model, ops, "full", dtype, device)
+        for op in dict.fromkeys(op for op, _ in problems):
             kernel = WORKLOADS[op].kernel
             version = identity(kernel, silicon.target)
             winners = store.winners(kernel.name, version, silicon.fingerprint)
             known = {winner.task.problem for winner in winners}
-            texts = [problem_text(problem.fields()) for name, problem in asked if name == op]
-            tuned = sum(text in known for text in texts)
-            found.append(Coverage(op, dtype, tuned, len(texts)))
+            texts = [problem_text(problem.fields()) for name, problem in problems if name == op]
+            found[op, dtype] = sum(text in known for text in texts), len(texts)
     return found
 
 
-def not_covered(model: Model, found: Sequence[Coverage]) -> str:
-    """Say in a sentence what was not tuned; nothing if all was."""
-    tuned, problems = Counter[str](), Counter[str]()
-    for each in found:
-        tuned[each.op] += each.tuned
-        problems[each.op] += each.problems
-    left = [f"{op} {n - tuned[op]} of {n}" for op, n in problems.items() if tuned[op] < n]
+def describe_untuned(model: Model, counts: Counts) -> str:
+    """Describe in a sentence which problems are not tuned; return nothing if all are."""
+    by_op: dict[str, tuple[int, int]] = {}
+    for (op, _), (tuned, problems) in counts.items():
+        before = by_op.get(op, (0, 0))
+        by_op[op] = before[0] + tuned, before[1] + problems
+    left = [f"{op} {n - tuned} of {n}" for op, (tuned, n) in by_op.items() if tuned < n]
     if not left:
         return ""
-    dtypes = " and ".join(dict.fromkeys(each.dtype for each in found))
+    tuned, problems = (sum(each) for each in zip(*by_op.values(), strict=True))
+    dtypes = " and ".join(dict.fromkeys(dtype for _, dtype in counts))
     return (
-        f"{tuned.total()} of the {problems.total()} problems of a server with {model.name} (one "
+        f"{tuned} of the {problems} problems of a server with {model.name} (one "
         f"row to thousands, prompts and decoding, {dtypes}) are tuned; the others run with "
         f"their default configs: {', '.join(left)}"
     )

@@ -1,7 +1,4 @@
-"""Which keys a query sees, and attention by its definition for some of the rows and heads.
-
-What the three attention workloads share.
-"""
+"""Attention by its definition, for some rows and heads, and the keys that a query sees."""
 
 from __future__ import annotations
 
@@ -13,26 +10,26 @@ from typing import Any
 import torch
 
 from tritune.kernels.attention import attention_reference
-from tritune.workloads.reference.compared import Part, taken, thinned
+from tritune.workloads.reference.compared import Part, every_nth, indices_of
 
-#: Scores (of a query, a key, a head) whose reference takes a fraction of a second. Halves are slow
-#: to multiply where no instruction does it, as on most CPUs.
+#: Scores (of a query, a key, a head) whose reference takes a fraction of a second. Most CPUs have
+#: no instructions for half precision.
 _SCORES = {torch.float32: 2**24, torch.float16: 2**22, torch.bfloat16: 2**22}
-#: To convert the keys and values of a sequence takes as long as so many of its queries.
+#: Converting the keys and values of a sequence takes as long as this many of its queries.
 _CONVERSION = 8
-#: Elements that are kept at once.
+#: The most elements in memory at once.
 CHUNK = 2**25
 #: No two rows that are compared are further apart than this, so that each larger tile has one.
 ROW_STEP = 31
 
-#: What softcap, where a problem has one, is: as in Gemma 2.
+#: The softcap of problems that have one, as in Gemma 2.
 SOFTCAP = 50.0
 
 
 def attention_flags(
     heads: int, device: torch.device, softcap: bool, alibi: bool, sinks: bool = False
 ) -> dict[str, Any]:
-    """The arguments that change what is computed with the scores."""
+    """Return the arguments that change the scores: softcap, ALiBi slopes, sinks."""
     flags: dict[str, Any] = {}
     if softcap:
         flags["softcap"] = SOFTCAP
@@ -45,37 +42,37 @@ def attention_flags(
 
 
 def visible_pairs(queries: int, keys: int, causal: bool, window: int | None) -> int:
-    """How many pairs of a query and a key that it sees one head has."""
+    """Count the pairs of a query and a key that it sees, in one head."""
     if not causal:
         return queries * keys
     return _seen_before(keys, window) - _seen_before(keys - queries, window)
 
 
 def _seen_before(position: int, window: int | None) -> int:
-    """The sum of what the queries at all positions below this one see."""
+    """Count the keys that the queries at all positions below this one see."""
     n = max(position, 0)
     w = n if window is None else min(window, n)
     return w * (w + 1) // 2 + (n - w) * w
 
 
 def keys_read(queries: int, keys: int, window: int | None) -> int:
-    """Keys that any query sees."""
+    """Count the keys that any query sees."""
     return keys if window is None else min(keys, queries + window - 1)
 
 
 def excess(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dtype) -> float:
-    """How many times too long it takes to compute the reference of all queries and heads."""
+    """Return how many times longer than allowed the reference of all queries and heads takes."""
     rows = queries + _CONVERSION * min(sequences, queries)
     return rows * heads * keys / _SCORES[dtype]
 
 
 def packed_part(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dtype) -> Part:
-    """Some tokens and some heads of packed sequences."""
+    """Select some tokens and some heads of packed sequences."""
     # Where sequences have few tokens each, not all of them have to be looked at.
     most = max(ROW_STEP, sequences)
-    rows = thinned(queries, excess(queries, sequences, heads, keys, dtype), most)
-    left = excess(len(taken(rows, queries)), sequences, heads, keys, dtype)
-    return rows, thinned(heads, left, heads // 2)
+    rows = every_nth(queries, excess(queries, sequences, heads, keys, dtype), most)
+    left = excess(len(indices_of(rows, queries)), sequences, heads, keys, dtype)
+    return rows, every_nth(heads, left, heads // 2)
 
 
 def attend(
@@ -87,7 +84,7 @@ def attend(
     inputs: dict[str, Any],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Attention of one sequence's rows, (heads, rows, size), for some of q's heads.
+    """Compute attention of one sequence's rows, (heads, rows, size), for some of q's heads.
 
     q has rows and all heads, (rows, heads, size); k and v have all keys, (keys, KV heads, size).
     Row i stands at the key `positions[i]`, the last that it may see if it is causal; a mask in the
@@ -127,32 +124,32 @@ def attend_packed(
     inputs: dict[str, Any],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Attention of packed sequences for some tokens and heads, (tokens, heads, size).
+    """Compute attention of packed sequences for some tokens and heads, (tokens, heads, size).
 
     `keys_values` gives the keys and values of a sequence, (keys, KV heads, size).
     """
     q, (tokens, heads) = inputs["q"], part
     out = []
     for number, (start, stop) in enumerate(itertools.pairwise(inputs["cu_seqlens_q"].tolist())):
-        chosen = [row for row in taken(tokens, q.shape[0]) if start <= row < stop]
+        chosen = [row for row in indices_of(tokens, q.shape[0]) if start <= row < stop]
         if chosen:
             k, v = keys_values(number)
             rows = torch.tensor(chosen, device=q.device)
             # The last query is at the last key.
             positions = rows - stop + k.shape[0]
-            some = taken(heads, q.shape[1])
+            some = indices_of(heads, q.shape[1])
             out.append(attend(q[rows], k, v, some, positions, inputs, dtype).transpose(0, 1))
     return torch.cat(out)
 
 
 def _chunks(heads: range, elements: int) -> list[list[int]]:
-    """Heads that are computed together, if each takes so many elements of memory."""
+    """Split heads into chunks that fit into memory, if each head takes so many elements."""
     count = max(1, CHUNK // elements)
     return [list(heads[i : i + count]) for i in range(0, len(heads), count)]
 
 
 def hidden_keys(distance: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor | None:
-    """Where a key is not seen, by its distance from the query; None if all are."""
+    """Return the mask of the keys that are not seen, by their distance from the query; or None."""
     window = inputs.get("window")
     if window is not None:
         return (distance > 0) | (distance <= -window)
@@ -160,7 +157,7 @@ def hidden_keys(distance: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor 
 
 
 def with_mask(bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """A bias that also holds what a boolean or an additive mask says."""
+    """Add a boolean or an additive mask to a bias."""
     if mask.dtype == torch.bool:
         return bias.masked_fill(~mask, -math.inf)
     return bias + mask.to(bias.dtype)
