@@ -1,4 +1,4 @@
-"""Activations, as device code of float32 values that kernels share, and as torch defines them."""
+"""Activations: device code on float32 values that kernels share, and torch's definitions."""
 
 import torch
 import triton
@@ -9,7 +9,7 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """The activation that is named, or none."""
+    """Apply the activation; None applies nothing."""
     if ACTIVATION == "relu":
         # Not a maximum, which would turn NaN into zero.
         return tl.where(x < 0, 0.0, x)
@@ -21,18 +21,18 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         return x * _sigmoid(x)
     else:
-        tl.static_assert(ACTIVATION is None, "an activation that is not known")
+        tl.static_assert(ACTIVATION is None, "unknown activation")
         return x
 
 
 @triton.jit
 def _sigmoid(x):
-    # 2^(-x log2(e)) is infinite where x is very negative; the quotient is then zero, as it should.
+    # Where x is very negative, 2^(-x log2(e)) is infinite, and the quotient zero, as it should be.
     return 1.0 / (1.0 + tl.exp2(x * -1.4426950408889634))
 
 
 def activation_reference(x: torch.Tensor, activation: str | None) -> torch.Tensor:
-    """The definition; in the arithmetic of its input."""
+    """Return the definition, computed in the dtype of the input."""
     if activation is None:
         return x
     if activation == "gelu_tanh":

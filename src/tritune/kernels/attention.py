@@ -1,11 +1,22 @@
-"""Attention over keys and values that lie in tensors: flash attention, forward.
+"""Flash attention, forward: over keys and values that lie in tensors.
+
+Each program holds BLOCK_M rows of queries and visits their keys BLOCK_N at a time:
+
+    scores = q @ k.T * scale, masked
+    m' = max(m, rowmax(scores))
+    p = exp(scores - m')
+    l = l * exp(m - m') + rowsum(p)
+    acc = acc * exp(m - m') + p @ v
+
+and stores acc / l. `online_softmax.py` has these steps, in units of log2. Blocks of keys that every
+row sees need no mask; they have a loop of their own.
 
 One kernel serves two layouts. *Strided*: (batch, head, token, dim) tensors with any strides.
 *Packed*: the tokens of all sequences in a row, sequence b being tokens starts[b] to starts[b + 1].
 
 Queries and keys of a sequence are aligned at their ends: query i is at position i + keys - queries,
-its own key's. Where queries are few, the keys of a sequence may be dealt out to NUM_SPLITS
-programs, whose results a second kernel merges.
+its own key's. Where queries are few, as in decoding, the keys of a sequence may be split among
+NUM_SPLITS programs, whose results a second kernel merges.
 """
 
 import math
@@ -22,63 +33,64 @@ from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.online_softmax import (
     LN_2,
     LOG2_E,
-    begin_softmax,
-    fold_scores,
-    fold_values,
+    accumulate_values,
+    compute_scores,
     head_parts,
-    hide_keys,
-    keys_of_phase,
+    init_softmax,
     load_rows,
-    no_values,
+    mask_scores,
     phase_order,
-    score_keys,
-    score_units,
-    seen_keys,
-    share_of,
+    phase_range,
+    qk_scale_and_cap,
+    split_range,
     store_rows,
+    update_softmax,
+    visible_keys,
+    zero_accumulator,
 )
 from tritune.space import Config, Parameter, Space, Value
 from tritune.targets.limits import limits_by_name
 
 #: A bias below this stays above LOWEST in units of log2. Masks made of the lowest finite number
-#: hide a key from rows that see others, and weigh all alike where a row sees no other.
+#: hide a key from rows that see others, and count all keys alike where a row sees no other.
 LOWEST_BIAS = tl.constexpr(-2e38)
 
 
 @triton.jit
 def _load_block(
-    source, at, start, exist, strides, SIZE: tl.constexpr, PARTS: tl.constexpr,
+    source, origin, start, key_mask, strides, SIZE: tl.constexpr, PARTS: tl.constexpr,
     OFFSET: tl.constexpr, TRANSPOSED: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
     USE_DESCRIPTORS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """A block of keys or values, a tile for each part of the head; those that do not exist are 0.
+    """Load a block of keys or values, a tile for each part of the head; masked-out rows are 0.
 
     The source is a pointer to the sequence's first row, or a tensor descriptor, in which that row
-    is at the coordinates `at`: (batch, head, token).
+    is at the coordinates `origin`: (batch, head, token).
     """
     if USE_DESCRIPTORS:
         tiles = tl.tuple(())
         for part in tl.static_range(len(PARTS)):
-            coordinates = [at[0], at[1], at[2] + start, PARTS[part][0]]
+            coordinates = [origin[0], origin[1], origin[2] + start, PARTS[part][0]]
             tile = source[part].load(coordinates).reshape([BLOCK_N, PARTS[part][1]])
             if MASKED and PACKED:
-                # What lies past the tensor reads as zero, but here the next sequence follows.
-                tile = tl.where(exist[:, None], tile, 0.0)
+                # Rows past the tensor read as zero, but here the next sequence follows.
+                tile = tl.where(key_mask[:, None], tile, 0.0)
             tiles += (tile.T if TRANSPOSED else tile,)
         return tiles
     else:
-        rows = tl.arange(0, BLOCK_N).to(OFFSET) * strides[2]
-        block = source + tl.cast(start, tl.int64) * strides[2]
+        row_offsets = tl.arange(0, BLOCK_N).to(OFFSET) * strides[2]
+        block_ptr = source + tl.cast(start, tl.int64) * strides[2]
         return load_rows(
-            block, rows, exist, strides[3], SIZE, PARTS, OFFSET, 1 if TRANSPOSED else 0, MASKED
-        )
+            block_ptr, row_offsets, key_mask, strides[3], SIZE, PARTS, OFFSET,
+            1 if TRANSPOSED else 0, MASKED,
+        )  # fmt: skip
 
 
 @triton.jit
-def _apply_mask(scores, mask_ptr, mask_rows, stride, keys, real, exist):
-    """Scores with a bias, or -inf where a mask of bytes says 0."""
-    place = mask_ptr + mask_rows[:, None] + keys[None, :].to(tl.int64) * stride
-    mask = tl.load(place, mask=real[:, None] & exist[None, :], other=0)
+def _apply_mask(scores, mask_ptr, mask_rows, stride, keys, row_mask, key_mask):
+    """Add the user's mask to the scores if it is a bias; where a mask of bytes is 0, set -inf."""
+    ptrs = mask_ptr + mask_rows[:, None] + keys[None, :].to(tl.int64) * stride
+    mask = tl.load(ptrs, mask=row_mask[:, None] & key_mask[None, :], other=0)
     if mask_ptr.dtype.element_ty.is_floating():
         bias = mask.to(tl.float32)
         scores += tl.maximum(bias, LOWEST_BIAS) * LOG2_E
@@ -88,59 +100,61 @@ def _apply_mask(scores, mask_ptr, mask_rows, stride, keys, real, exist):
 
 
 @triton.jit
-def _visit_keys(
-    acc, row_max, row_sum, q, k, v, at, mask_ptr, mask_rows, real, positions, slopes,
-    first, end, num_keys, factor, cap, window, k_strides, v_strides, mask_strides,
+def _attend(
+    acc, row_max, row_sum, q, k, v, origin, mask_ptr, mask_rows, row_mask, positions, slopes,
+    first, end, num_keys, qk_scale, cap, window, k_strides, v_strides, mask_strides,
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr, VALUE_PARTS: tl.constexpr,
     OFFSET: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
     PRE_LOAD_V: tl.constexpr, USE_DESCRIPTORS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys first..end into the running softmax; MASKED where some may be out of sight."""
+    """Take the keys first..end into the online softmax; MASKED where a row may not see some."""
     for start in range(first, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        exist = keys < num_keys
+        key_mask = keys < num_keys
         k_block = _load_block(
-            k, at, start, exist, k_strides, SIZE, PARTS, OFFSET, True, MASKED, PACKED,
+            k, origin, start, key_mask, k_strides, SIZE, PARTS, OFFSET, True, MASKED, PACKED,
             USE_DESCRIPTORS, BLOCK_N,
         )  # fmt: skip
         if PRE_LOAD_V:
             v_block = _load_block(
-                v, at, start, exist, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False, MASKED,
-                PACKED, USE_DESCRIPTORS, BLOCK_N,
+                v, origin, start, key_mask, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False,
+                MASKED, PACKED, USE_DESCRIPTORS, BLOCK_N,
             )  # fmt: skip
-        scores = score_keys(q, k_block, factor, cap, slopes, keys, positions)
+        scores = compute_scores(q, k_block, qk_scale, cap, slopes, keys, positions)
         if mask_ptr is not None:
-            scores = _apply_mask(scores, mask_ptr, mask_rows, mask_strides[3], keys, real, exist)
+            scores = _apply_mask(
+                scores, mask_ptr, mask_rows, mask_strides[3], keys, row_mask, key_mask
+            )
         if MASKED:
-            scores = hide_keys(scores, exist, keys, positions, window, CAUSAL)
-        weights, shrink, row_max, row_sum = fold_scores(scores, row_max, row_sum)
+            scores = mask_scores(scores, key_mask, keys, positions, window, CAUSAL)
+        p, rescale, row_max, row_sum = update_softmax(scores, row_max, row_sum)
         if not PRE_LOAD_V:
             v_block = _load_block(
-                v, at, start, exist, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False, MASKED,
-                PACKED, USE_DESCRIPTORS, BLOCK_N,
+                v, origin, start, key_mask, v_strides, VALUE_SIZE, VALUE_PARTS, OFFSET, False,
+                MASKED, PACKED, USE_DESCRIPTORS, BLOCK_N,
             )  # fmt: skip
-        acc = fold_values(acc, weights, shrink, v_block)
+        acc = accumulate_values(acc, p, rescale, v_block)
     return acc, row_max, row_sum
 
 
 @triton.jit
-def _work_of_program(
-    tiles, slots, HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr
+def _tile_of_program(
+    tiles, head_groups, HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr
 ):  # fmt: skip
-    """The tile of rows, the head or group of heads, and the sequence that a program works on."""
+    """Return the tile of rows, the group of heads, and the sequence that a program works on."""
     program = tl.program_id(0)
     if HEADS_INSIDE:
-        slot = program % slots
-        tile = program // slots % tiles
+        head_group = program % head_groups
+        tile = program // head_groups % tiles
     else:
-        slot = program // tiles % slots
+        head_group = program // tiles % head_groups
         tile = program % tiles
     if LAST_TILE_FIRST:
         tile = tiles - 1 - tile
-    return tile, slot, (program // (tiles * slots)).to(tl.int64)
+    return tile, head_group, (program // (tiles * head_groups)).to(tl.int64)
 
 
-# Counts change from call to call, and code made for some of them would hardly be better.
+# Counts change from call to call, and code specialised for some of them would hardly be better.
 @triton.jit(
     do_not_specialize=["window", "tiles", "heads", "group", "num_queries", "num_keys", "num_rows"]
 )
@@ -155,10 +169,10 @@ def attention_kernel(
     MASKED_FIRST: tl.constexpr, HEADS_INSIDE: tl.constexpr, LAST_TILE_FIRST: tl.constexpr,
     USE_DESCRIPTORS: tl.constexpr = False,
 ):  # fmt: skip
-    """softmax(q k^T scale) v for BLOCK_M rows of one sequence and a share of its keys.
+    """Compute softmax(q k^T scale) v for BLOCK_M rows of one sequence and one split of its keys.
 
     A row is a query of one head; with PACK_HEADS, the rows of a program are those of all `group`
-    heads that share a head of keys, and row r is query r // group. What is absent is None: the mask
+    heads that share a KV head, and row r is query r // group. What is absent is None: the mask
     (bytes, or a bias), slopes, sinks, lse, softcap, window, and the starts where the layout is
     strided. Strides are (batch, head, token, dim); the mask's are (batch, head, query, key). k and
     v are pointers, or with USE_DESCRIPTORS a tensor descriptor for each part of the head.
@@ -170,8 +184,8 @@ def attention_kernel(
     PARTS: tl.constexpr = head_parts(SIZE, SPLIT_HEAD)
     VALUE_PARTS: tl.constexpr = head_parts(VALUE_SIZE, SPLIT_HEAD)
     PACKED: tl.constexpr = q_starts_ptr is not None
-    slots = heads // group if PACK_HEADS else heads
-    tile, slot, batch = _work_of_program(tiles, slots, HEADS_INSIDE, LAST_TILE_FIRST)
+    head_groups = heads // group if PACK_HEADS else heads
+    tile, head_group, batch = _tile_of_program(tiles, head_groups, HEADS_INSIDE, LAST_TILE_FIRST)
     first_q = tl.full([], 0, tl.int64)
     first_k = tl.full([], 0, tl.int64)
     if PACKED:
@@ -181,29 +195,29 @@ def attention_kernel(
         num_keys = (tl.load(k_starts_ptr + batch + 1) - first_k).to(tl.int32)
 
     # The rows, by their heads, queries and positions among the keys.
-    shared = group if PACK_HEADS else 1
-    first_query = tile * BLOCK_M // shared
+    rows_per_query = group if PACK_HEADS else 1
+    first_query = tile * BLOCK_M // rows_per_query
     if first_query >= num_queries:
         return
-    last_query = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // shared, num_queries - 1)
+    last_query = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // rows_per_query, num_queries - 1)
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     if PACK_HEADS:
-        kv_head = slot
-        head = slot * group + rows % group
+        kv_head = head_group
+        head = head_group * group + rows % group
         queries = rows // group
     else:
-        kv_head = slot // group
-        head = slot
+        kv_head = head_group // group
+        head = head_group
         queries = rows
-    real = queries < num_queries
+    row_mask = queries < num_queries
     positions = queries + (num_keys - num_queries)
 
     tokens = first_q + queries
     q_rows = batch * q_strides[0] + head.to(tl.int64) * q_strides[1] + tokens * q_strides[2]
-    q = load_rows(q_ptr, q_rows, real, q_strides[3], SIZE, PARTS, tl.int64, 0, True)
-    at = None
+    q = load_rows(q_ptr, q_rows, row_mask, q_strides[3], SIZE, PARTS, tl.int64, 0, True)
+    origin = None
     if USE_DESCRIPTORS:
-        at = (batch.to(tl.int32) if not PACKED else 0, kv_head, first_k.to(tl.int32))
+        origin = (batch.to(tl.int32) if not PACKED else 0, kv_head, first_k.to(tl.int32))
     else:
         k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[1] + first_k * k_strides[2]
         v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[1] + first_k * v_strides[2]
@@ -215,39 +229,40 @@ def attention_kernel(
     if slopes_ptr is not None:
         slopes = tl.load(slopes_ptr + head).to(tl.float32) * LOG2_E
         slopes = slopes + tl.zeros([BLOCK_M], tl.float32)
-    factor, cap = score_units(scale, softcap)
+    qk_scale, cap = qk_scale_and_cap(scale, softcap)
 
-    # The sinks of split keys are the merging kernel's.
-    row_max, row_sum = begin_softmax(sinks_ptr if NUM_SPLITS == 1 else None, head, BLOCK_M)
-    acc = no_values(BLOCK_M, VALUE_PARTS)
-    past = num_keys - num_queries
-    first, whole_first, whole_end, end = seen_keys(
-        first_query + past, last_query + past, num_keys, window, CAUSAL, BLOCK_N
-    )
+    # With several splits, the merging kernel takes the sinks in.
+    row_max, row_sum = init_softmax(sinks_ptr if NUM_SPLITS == 1 else None, head, BLOCK_M)
+    acc = zero_accumulator(BLOCK_M, VALUE_PARTS)
+    position_of_first = num_keys - num_queries
+    first, full_first, full_end, end = visible_keys(
+        first_query + position_of_first, last_query + position_of_first, num_keys, window, CAUSAL,
+        BLOCK_N,
+    )  # fmt: skip
     split = tl.program_id(1) if NUM_SPLITS > 1 else 0
-    first, end = share_of(first, end, split, NUM_SPLITS, BLOCK_N)
+    first, end = split_range(first, end, split, NUM_SPLITS, BLOCK_N)
     PHASES: tl.constexpr = phase_order(window is not None, True, MASKED_FIRST)
     for phase in tl.static_range(len(PHASES)):
-        begin, stop = keys_of_phase(PHASES[phase], whole_first, whole_end, first, end, NUM_SPLITS)
-        acc, row_max, row_sum = _visit_keys(
-            acc, row_max, row_sum, q, k, v, at, mask_ptr, mask_rows, real, positions, slopes,
-            begin, stop, num_keys, factor, cap, window, k_strides, v_strides, mask_strides,
-            SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, OFFSET, CAUSAL, PHASES[phase] != "whole", PACKED,
-            PRE_LOAD_V, USE_DESCRIPTORS, BLOCK_N,
+        begin, stop = phase_range(PHASES[phase], full_first, full_end, first, end, NUM_SPLITS)
+        acc, row_max, row_sum = _attend(
+            acc, row_max, row_sum, q, k, v, origin, mask_ptr, mask_rows, row_mask, positions,
+            slopes, begin, stop, num_keys, qk_scale, cap, window, k_strides, v_strides,
+            mask_strides, SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, OFFSET, CAUSAL,
+            PHASES[phase] != "full", PACKED, PRE_LOAD_V, USE_DESCRIPTORS, BLOCK_N,
         )  # fmt: skip
 
     out_rows = tokens * heads + head if PACKED else (batch * heads + head) * num_queries + queries
-    written = real
+    store_mask = row_mask
     if NUM_SPLITS > 1:
         out_rows += split * num_rows.to(tl.int64)
-        # Nobody reads the result of a split without keys.
-        written = real & (first < end)
+        # The merging kernel does not read the result of a split without keys.
+        store_mask = row_mask & (first < end)
     store_rows(
-        out_ptr, out_rows * VALUE_SIZE, written, 1, acc, row_sum, None, VALUE_SIZE, VALUE_PARTS
+        out_ptr, out_rows * VALUE_SIZE, store_mask, 1, acc, row_sum, None, VALUE_SIZE, VALUE_PARTS
     )
     if lse_ptr is not None:
         lse = row_max + tl.log2(row_sum)
-        tl.store(lse_ptr + out_rows, lse if NUM_SPLITS > 1 else lse * LN_2, mask=real)
+        tl.store(lse_ptr + out_rows, lse if NUM_SPLITS > 1 else lse * LN_2, mask=row_mask)
 
 
 @dataclass(frozen=True)
@@ -482,8 +497,8 @@ def attention_reference(
         scores = torch.cat([scores, sink], dim=3)
     lse = scores.logsumexp(3)
     # A row without a key has no softmax; its result is zero.
-    weights = scores.softmax(3).masked_fill(lse[..., None] == -math.inf, 0.0)
-    return weights[..., :keys] @ v, lse
+    p = scores.softmax(3).masked_fill(lse[..., None] == -math.inf, 0.0)
+    return p[..., :keys] @ v, lse
 
 
 def attention_varlen_reference(

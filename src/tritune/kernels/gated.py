@@ -8,33 +8,19 @@ import triton.language as tl
 
 from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.kernels.rows import row_offsets, streams
+from tritune.kernels.rows import nontemporal_pays, row_offsets
 from tritune.space import Config, Parameter, Space
 
 
 # One binary for any number of rows.
 @triton.jit(do_not_specialize=["rows"])
 def gated_kernel(
-    gate_ptr,
-    up_ptr,
-    out_ptr,
-    rows,
-    inner_rows,
-    columns,
-    gate_outer,
-    gate_inner,
-    gate_column,
-    up_outer,
-    up_inner,
-    up_column,
-    out_outer,
-    out_inner,
-    out_column,
-    ACTIVATION: tl.constexpr,  # "silu", "gelu_tanh" or "gelu"
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STREAM: tl.constexpr = False,  # the result goes past the caches
-):
+    gate_ptr, up_ptr, out_ptr, rows, inner_rows, columns,
+    gate_outer, gate_inner, gate_column, up_outer, up_inner, up_column,
+    out_outer, out_inner, out_column,
+    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STREAM: tl.constexpr = False,
+):  # fmt: skip
+    """Compute a tile of ROWS rows and BLOCK columns. STREAM: with nontemporal stores."""
     # One axis: the others of a GPU's grid are too short for many rows.
     blocks = tl.cdiv(columns, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int32) * ROWS + tl.arange(0, ROWS)
@@ -51,8 +37,8 @@ def gated_kernel(
     up = tl.load(up_ptr + up_row[:, None] + column * up_column, mask=mask, other=0.0)
     gate, up = gate.to(tl.float32), up.to(tl.float32)
     y = activate(gate, ACTIVATION)
-    place = out_ptr + out_row[:, None] + column * out_column
-    tl.store(place, y * up, mask=mask, cache_modifier=".cs" if STREAM else "")
+    out_ptrs = out_ptr + out_row[:, None] + column * out_column
+    tl.store(out_ptrs, y * up, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ def default(problem: GatedProblem, family: str, arch: int | str) -> Config:
         block = min(max(divisor if divisor >= 256 else 1024, 64), 4096)
         block = min(block, max(triton.next_power_of_2(problem.columns), 64))
         most = max(1, min(8192 // block, problem.rows // 16, 32))
-        stream = streams(problem.rows * problem.columns, problem.dtype)
+        stream = nontemporal_pays(problem.rows * problem.columns, problem.dtype)
         return Config.of(ROWS=1 << (most.bit_length() - 1), BLOCK=block, STREAM=stream)
     block = min(max(triton.next_power_of_2(problem.columns), 64), 1024)
     rows = min(1024 // block, problem.rows)
@@ -101,7 +87,7 @@ def default(problem: GatedProblem, family: str, arch: int | str) -> Config:
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
-    """The definition; in the arithmetic of its inputs."""
+    """Return the definition, computed in the dtype of the inputs."""
     return activation_reference(gate, activation) * up
 
 

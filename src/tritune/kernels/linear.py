@@ -1,15 +1,15 @@
-"""out = activation(x @ weight.T + bias), for one row of x as well as for many.
+"""GEMM and GEMV with an epilogue: out = activation(x @ weight.T + bias).
 
-Three ways to add up products:
+Three ways to multiply, chosen by METHOD:
 
 - "dot" multiplies tiles as matrices; right for many rows.
-- "sum" multiplies tiles element by element and adds up each tile along K; for the few rows of
+- "sum" multiplies tiles element by element and reduces each tile along K; for the few rows of
   decoding, where reading the weight is all the work.
-- "lanes" does so too, but keeps a sum for each place in a tile, and adds up along K at the end.
+- "lanes" does so too, but accumulates each element of a tile, and reduces along K at the end.
 
-With few rows and few columns there are not enough tiles for a whole device. K is then split: each
-part writes its sums to a workspace, and a second kernel adds the parts in a fixed order, so that
-the result does not depend on who came first.
+With few rows and few columns there are not enough tiles for a whole device. K is then split
+(split-K): each split writes its partial sums to a workspace, and a second kernel adds them in a
+fixed order, so that the result does not depend on which came first.
 """
 
 from dataclasses import dataclass
@@ -27,20 +27,22 @@ from tritune.targets.limits import limits_by_name
 
 @triton.jit
 def tile_of_program(program, m_tiles, n_tiles, GROUP_M: tl.constexpr):
-    """Row and column of a tile. GROUP_M rows of tiles are walked column by column, so that tiles
-    that run at the same time share rows of x and of the weight.
+    """Return the row and column of a tile, in grouped order.
+
+    GROUP_M rows of tiles are walked column by column, so that tiles that run at the same time share
+    rows of x and of the weight.
     """
-    first = program // (GROUP_M * n_tiles) * GROUP_M
-    height = tl.minimum(m_tiles - first, GROUP_M)
-    within = program % (GROUP_M * n_tiles)
-    return first + within % height, within // height
+    first_m = program // (GROUP_M * n_tiles) * GROUP_M
+    group_size = tl.minimum(m_tiles - first_m, GROUP_M)
+    in_group = program % (GROUP_M * n_tiles)
+    return first_m + in_group % group_size, in_group // group_size
 
 
 @triton.jit
-def no_sums(
+def zero_accumulator(
     METHOD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Zeros in the shape that METHOD keeps sums in."""
+    """Return zeros in the shape of METHOD's accumulator."""
     if METHOD == "lanes":
         return tl.zeros([BLOCK_N, BLOCK_M, BLOCK], tl.float32)
     else:
@@ -48,9 +50,9 @@ def no_sums(
 
 
 @triton.jit
-def products(x, w, METHOD: tl.constexpr):
-    """x @ w.T of tiles x (BLOCK_M, BLOCK) and w (BLOCK_N, BLOCK), or what of it is yet to be added
-    up.
+def multiply(x, w, METHOD: tl.constexpr):
+    """Return x @ w.T of tiles x (BLOCK_M, BLOCK) and w (BLOCK_N, BLOCK); where METHOD is not "dot",
+    the products (BLOCK_N, BLOCK_M, BLOCK) before the reduction along K.
     """
     if METHOD == "dot":
         return tl.dot(x, w.to(x.dtype).T, input_precision="ieee")
@@ -59,26 +61,28 @@ def products(x, w, METHOD: tl.constexpr):
 
 
 @triton.jit
-def along_k(each):
-    """(BLOCK_M, BLOCK_N) sums of (BLOCK_N, BLOCK_M, BLOCK) products."""
-    return tl.sum(each, axis=2).T
+def sum_along_k(products):
+    """Reduce products (BLOCK_N, BLOCK_M, BLOCK) to sums (BLOCK_M, BLOCK_N)."""
+    return tl.sum(products, axis=2).T
 
 
 @triton.jit
-def finish(
-    acc, out_ptr, bias_ptr, rows, cols, part, M, N,
+def epilogue(
+    acc, out_ptr, bias_ptr, rows, cols, split, M, N,
     SPLIT_K: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Write sums: into the workspace (SPLIT_K, M, N) of a split, else with bias and activation."""
-    inside = (rows < M)[:, None] & (cols < N)[None, :]
-    where = rows.to(tl.int64)[:, None] * N + cols[None, :]
+    """Store bias and activation of the sums; with split-K, the partial sums in the workspace
+    (SPLIT_K, M, N).
+    """
+    mask = (rows < M)[:, None] & (cols < N)[None, :]
+    offsets = rows.to(tl.int64)[:, None] * N + cols[None, :]
     if SPLIT_K > 1:
-        tl.store(out_ptr + part.to(tl.int64) * M * N + where, acc, mask=inside)
+        tl.store(out_ptr + split.to(tl.int64) * M * N + offsets, acc, mask=mask)
     else:
         if bias_ptr is not None:
             acc += tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
         y = activate(acc, ACTIVATION)
-        tl.store(out_ptr + where, y.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + offsets, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -89,18 +93,18 @@ def linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the result, or one of its SPLIT_K parts. EVEN_K: every part is whole tiles."""
+    """Compute a tile of the result, or one split of it. EVEN_K: every split is whole tiles."""
     tile_m, tile_n = tile_of_program(
         tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
     )
-    part = tl.program_id(1)
+    split = tl.program_id(1)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
 
-    per_part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
-    begin = part * per_part
-    end = tl.minimum(begin + per_part, K)
+    k_per_split = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
+    begin = split * k_per_split
+    end = tl.minimum(begin + k_per_split, K)
 
     k = (begin + inner).to(tl.int64)
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * stride_xm + k[None, :] * stride_xk
@@ -108,26 +112,26 @@ def linear_kernel(
     row_mask = (rows < M)[:, None]
     col_mask = (cols < N)[:, None]
 
-    acc = no_sums(METHOD, BLOCK_M, BLOCK_N, BLOCK_K)
+    acc = zero_accumulator(METHOD, BLOCK_M, BLOCK_N, BLOCK_K)
     for start in range(begin, end, BLOCK_K):
         if EVEN_K:
             x = tl.load(x_ptrs, mask=row_mask, other=0.0)
             w = tl.load(w_ptrs, mask=col_mask, other=0.0)
         else:
-            left = (start + inner < K)[None, :]
-            x = tl.load(x_ptrs, mask=row_mask & left, other=0.0)
-            w = tl.load(w_ptrs, mask=col_mask & left, other=0.0)
+            k_mask = (start + inner < K)[None, :]
+            x = tl.load(x_ptrs, mask=row_mask & k_mask, other=0.0)
+            w = tl.load(w_ptrs, mask=col_mask & k_mask, other=0.0)
         if METHOD == "dot":
             acc = tl.dot(x, w.to(x.dtype).T, acc, input_precision="ieee")
         elif METHOD == "sum":
-            acc += along_k(products(x, w, METHOD))
+            acc += sum_along_k(multiply(x, w, METHOD))
         else:
-            acc += products(x, w, METHOD)
+            acc += multiply(x, w, METHOD)
         x_ptrs += tl.full([], BLOCK_K, tl.int64) * stride_xk
         w_ptrs += tl.full([], BLOCK_K, tl.int64) * stride_wk
     if METHOD == "lanes":
-        acc = along_k(acc)
-    finish(acc, out_ptr, bias_ptr, rows, cols, part, M, N, SPLIT_K, ACTIVATION)
+        acc = sum_along_k(acc)
+    epilogue(acc, out_ptr, bias_ptr, rows, cols, split, M, N, SPLIT_K, ACTIVATION)
 
 
 @triton.jit
@@ -135,17 +139,17 @@ def add_parts_kernel(
     parts_ptr, bias_ptr, out_ptr, M, N,
     ACTIVATION: tl.constexpr, SPLIT_K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Bias and activation of the sum of the parts (SPLIT_K, M, N), in the order of the parts."""
+    """Add the partial sums (SPLIT_K, M, N) of split-K in their order, then bias and activation."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < N
+    mask = cols < N
     acc = tl.zeros([BLOCK], tl.float32)
-    for part in range(SPLIT_K):
-        acc += tl.load(parts_ptr + (part * M + row) * N + cols, mask=inside, other=0.0)
+    for split in range(SPLIT_K):
+        acc += tl.load(parts_ptr + (split * M + row) * N + cols, mask=mask, other=0.0)
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+        acc += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     y = activate(acc, ACTIVATION)
-    tl.store(out_ptr + row * N + cols, y.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + row * N + cols, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @dataclass(frozen=True)

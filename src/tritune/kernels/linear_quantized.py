@@ -1,4 +1,4 @@
-"""out = activation(x @ weight.T + bias) for a weight kept in 8 or 4 bits.
+"""GEMM and GEMV with a weight of 8 or 4 bits: out = activation(x @ weight.T + bias).
 
 Every `group` neighbours along K share a scale and a zero point: w = (code - zero) * scale. Codes
 are unsigned. Without zero points, codes of 8 bits are signed and zero is 0; of 4 bits, zero is 8.
@@ -25,22 +25,22 @@ from tritune.kernels.linear import (
     SHARED_CONSTRAINTS,
     SHARED_PARAMETERS,
     add_parts_kernel,
-    along_k,
     cpu_config,
-    finish,
+    epilogue,
     gpu_options,
-    no_sums,
-    products,
+    multiply,
     split_for_gpu,
+    sum_along_k,
     tile_of_program,
+    zero_accumulator,
 )
 from tritune.space import Config, Parameter, Space
 from tritune.targets.limits import limits_by_name
 
 
 @triton.jit
-def less(codes, zero, ZERO_LAST: tl.constexpr):
-    """Codes (BLOCK_N, BLOCK) less the zero of their row, unless that comes last."""
+def subtract_zero(codes, zero, ZERO_LAST: tl.constexpr):
+    """Return codes (BLOCK_N, BLOCK) minus the zero of their row, unless that comes last."""
     if ZERO_LAST:
         return codes
     else:
@@ -57,23 +57,23 @@ def linear_quantized_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the result, or one of its SPLIT_K parts. BLOCK_K divides GROUP, and that K."""
+    """Compute a tile of the result, or one split of it. BLOCK_K divides GROUP, which divides K."""
     tile_m, tile_n = tile_of_program(
         tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
     )
-    part = tl.program_id(1)
+    split = tl.program_id(1)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row_mask = (rows < M)[:, None]
     col_mask = cols < N
 
-    # The loop counts bytes: so many hold a tile, and so many a group.
+    # The loop counts bytes: BLOCK of them hold a tile, GROUP_BYTES a group.
     BLOCK: tl.constexpr = BLOCK_K * BITS // 8
     GROUP_BYTES: tl.constexpr = GROUP * BITS // 8
-    steps = K // BLOCK_K
-    per_part = tl.cdiv(steps, SPLIT_K)
-    begin = part * per_part
-    end = tl.minimum(begin + per_part, steps)
+    k_tiles = K // BLOCK_K
+    tiles_per_split = tl.cdiv(k_tiles, SPLIT_K)
+    begin = split * tiles_per_split
+    end = tl.minimum(begin + tiles_per_split, k_tiles)
 
     inner = tl.arange(0, BLOCK).to(tl.int64)[None, :]
     columns = cols.to(tl.int64)
@@ -82,9 +82,9 @@ def linear_quantized_kernel(
     scale_rows = scales_ptr + columns * stride_sn
     if zeros_ptr is not None:
         zero_rows = zeros_ptr + columns * stride_zn
-    acc = no_sums(METHOD, BLOCK_M, BLOCK_N, BLOCK)
-    for step in range(begin, end):
-        byte = tl.cast(step, tl.int64) * BLOCK
+    acc = zero_accumulator(METHOD, BLOCK_M, BLOCK_N, BLOCK)
+    for k_tile in range(begin, end):
+        byte = tl.cast(k_tile, tl.int64) * BLOCK
         group = byte // GROUP_BYTES
         codes = tl.load(codes_rows + (byte + inner) * stride_ck, mask=col_mask[:, None], other=0)
         scale = tl.load(scale_rows + group * stride_sg, mask=col_mask, other=0.0).to(tl.float32)
@@ -92,26 +92,27 @@ def linear_quantized_kernel(
             zero = tl.load(zero_rows + group * stride_zg, mask=col_mask, other=0).to(tl.float32)
         else:
             zero = tl.full([BLOCK_N], 8 if BITS == 4 else 0, tl.float32)
-        # The element that the byte holds, or the first of two: as far into the group as the byte.
+        # The element in the byte, or in its low half: as far into the group as the byte.
         k = group * GROUP + byte % GROUP_BYTES + inner
         x = tl.load(x_rows + k * stride_xk, mask=row_mask, other=0.0)
-        total = x.to(tl.float32)
-        sums = products(x, less(codes if BITS == 8 else codes & 15, zero, ZERO_LAST), METHOD)
+        x_sum = x.to(tl.float32)
+        low = codes if BITS == 8 else codes & 15
+        sums = multiply(x, subtract_zero(low, zero, ZERO_LAST), METHOD)
         if BITS == 4:
             x = tl.load(x_rows + (k + GROUP // 2) * stride_xk, mask=row_mask, other=0.0)
-            total += x.to(tl.float32)
-            sums += products(x, less(codes >> 4, zero, ZERO_LAST), METHOD)
+            x_sum += x.to(tl.float32)
+            sums += multiply(x, subtract_zero(codes >> 4, zero, ZERO_LAST), METHOD)
         if METHOD == "sum":
-            sums = along_k(sums)
+            sums = sum_along_k(sums)
         if ZERO_LAST and (BITS == 4 or zeros_ptr is not None):
             if METHOD == "lanes":
-                sums -= total[None, :, :] * zero[:, None, None]
+                sums -= x_sum[None, :, :] * zero[:, None, None]
             else:
-                sums -= tl.sum(total, 1)[:, None] * zero[None, :]
+                sums -= tl.sum(x_sum, 1)[:, None] * zero[None, :]
         acc += sums * (scale[:, None, None] if METHOD == "lanes" else scale[None, :])
     if METHOD == "lanes":
-        acc = along_k(acc)
-    finish(acc, out_ptr, bias_ptr, rows, cols, part, M, N, SPLIT_K, ACTIVATION)
+        acc = sum_along_k(acc)
+    epilogue(acc, out_ptr, bias_ptr, rows, cols, split, M, N, SPLIT_K, ACTIVATION)
 
 
 @dataclass(frozen=True)

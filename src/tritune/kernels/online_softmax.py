@@ -1,10 +1,11 @@
-"""Device code that the attention kernels share: heads in parts, scores, and the running softmax.
+"""Device code that the attention kernels share: scores, the online softmax, tiles of a head.
 
-Keys are visited a block at a time. Of those visited so far, a row keeps the highest score m, the
-sum of exp2(score - m), and the sum of the values with these weights; a higher score shrinks both.
-Scores are in units of log2, as exp(x) = exp2(x log2(e)).
+Keys are visited a block at a time. Of the keys visited so far, each row keeps the maximum score m
+(`row_max`), the sum l of exp2(score - m) (`row_sum`), and the sum of the values weighted with
+exp2(score - m) (`acc`). When a block raises the maximum, both sums are rescaled by
+exp2(m - new m). Scores are in units of log2, as exp(x) = exp2(x log2(e)).
 
-A head that is no power of two wide is either padded to one, or split into parts that are
+A head dimension that is no power of two is either padded to one, or split into parts that are
 (80 = 64 + 16): products over the parts add up to the product over the head.
 """
 
@@ -18,13 +19,16 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 LN_2 = tl.constexpr(math.log(2))
 
 #: Where a running maximum begins. Unlike -inf it can be subtracted from itself, so rows that have
-#: seen no key need no care: their weights are exp2(-inf - LOWEST) = 0.
+#: seen no key need no care: their probabilities are exp2(-inf - LOWEST) = 0.
 LOWEST = tl.constexpr(-3.4e38)
 
 
 @triton.constexpr_function
 def head_parts(size, split):
-    """(first dim, width) of the tiles that a head is read in; a product needs a width of 16."""
+    """Return (first dim, width) of the tiles that a head is read in; `tl.dot` needs a width of 16.
+
+    Without `split` there is one tile, padded to a power of two.
+    """
     parts, first = [], 0
     while first < size:
         width = 16
@@ -42,108 +46,108 @@ def width_of(parts, part):
 
 @triton.constexpr_function
 def phase_order(windowed, peel, masked_first):
-    """In which order the blocks of keys come that every row sees (whole), and those around them."""
+    """Return the order of the loops over keys: full blocks, which every row sees and which need no
+    mask, and the partial blocks before and after them.
+    """
     if not peel:
         return ("all",)
-    order = ("after", "whole") if masked_first else ("whole", "after")
+    order = ("after", "full") if masked_first else ("full", "after")
     return ("before", *order) if windowed else order
 
 
 @triton.jit
-def seen_keys(
+def visible_keys(
     first_position, last_position, num_keys, window, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """(first, whole_first, whole_end, end) for rows at positions from the first to the last.
+    """Return (first, full_first, full_end, end) for rows at positions from the first to the last.
 
-    Some row sees the keys first..end, and every row those of whole_first..whole_end. All but the
-    end are multiples of BLOCK_N.
+    Some row sees the keys first..end, and every row those of full_first..full_end. All but the end
+    are multiples of BLOCK_N.
     """
     first = 0
     end = num_keys
-    whole_first = 0
-    whole_end = num_keys
+    full_first = 0
+    full_end = num_keys
     if CAUSAL:
         end = tl.minimum(last_position + 1, num_keys)
-        whole_end = tl.maximum(tl.minimum(first_position + 1, num_keys), 0)
+        full_end = tl.maximum(tl.minimum(first_position + 1, num_keys), 0)
     if window is not None:
         first = tl.maximum(first_position - window + 1, 0) // BLOCK_N * BLOCK_N
-        whole_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), BLOCK_N) * BLOCK_N
-    whole_end = tl.maximum(whole_end // BLOCK_N * BLOCK_N, whole_first)
-    return first, whole_first, whole_end, end
+        full_first = tl.cdiv(tl.maximum(last_position - window + 1, 0), BLOCK_N) * BLOCK_N
+    full_end = tl.maximum(full_end // BLOCK_N * BLOCK_N, full_first)
+    return first, full_first, full_end, end
 
 
 @triton.jit
-def share_of(first, end, split, NUM_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The blocks of first..end that are a split's; the last splits may have none."""
+def split_range(first, end, split, NUM_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the keys of first..end that a split visits; the last splits may have none."""
     if NUM_SPLITS > 1:
-        share = tl.cdiv(tl.cdiv(tl.maximum(end - first, 0), BLOCK_N), NUM_SPLITS) * BLOCK_N
-        first += split * share
-        end = tl.minimum(end, first + share)
+        keys_per_split = tl.cdiv(tl.cdiv(tl.maximum(end - first, 0), BLOCK_N), NUM_SPLITS) * BLOCK_N
+        first += split * keys_per_split
+        end = tl.minimum(end, first + keys_per_split)
     return first, end
 
 
 @triton.jit
-def keys_of_phase(
-    PHASE: tl.constexpr, whole_first, whole_end, first, end, NUM_SPLITS: tl.constexpr
-):
-    """The keys of first..end, a split's share, that a phase visits."""
+def phase_range(PHASE: tl.constexpr, full_first, full_end, first, end, NUM_SPLITS: tl.constexpr):
+    """Return the keys of a split's first..end that a phase visits."""
     begin, stop = first, end
     if PHASE == "before":
-        stop = tl.minimum(whole_first, end)
-    elif PHASE == "whole":
-        begin, stop = whole_first, whole_end
+        stop = tl.minimum(full_first, end)
+    elif PHASE == "full":
+        begin, stop = full_first, full_end
         if NUM_SPLITS > 1:
             begin, stop = tl.maximum(begin, first), tl.minimum(stop, end)
     elif PHASE == "after":
-        begin = tl.maximum(whole_end, first) if NUM_SPLITS > 1 else whole_end
+        begin = tl.maximum(full_end, first) if NUM_SPLITS > 1 else full_end
     return begin, stop
 
 
 @triton.jit
 def load_rows(
-    ptr, rows, inside, dim_stride,
+    ptr, row_offsets, row_mask, dim_stride,
     SIZE: tl.constexpr, PARTS: tl.constexpr, OFFSET: tl.constexpr, ROW_AXIS: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The head's dims of each row, a tile for each part of it; `rows` are offsets from the pointer.
+    """Load the head's dims of each row, a tile for each part of the head.
 
-    Rows run along axis ROW_AXIS. MASKED: those that are not `inside` are zero, and are not read.
+    Rows run along axis ROW_AXIS. MASKED: rows that are not in the mask are zero, and are not read.
     """
     tiles = tl.tuple(())
-    rows = tl.expand_dims(rows, 1 - ROW_AXIS)
-    inside = tl.expand_dims(inside, 1 - ROW_AXIS)
+    row_offsets = tl.expand_dims(row_offsets, 1 - ROW_AXIS)
+    row_mask = tl.expand_dims(row_mask, 1 - ROW_AXIS)
     for part in tl.static_range(len(PARTS)):
         dims = tl.expand_dims(PARTS[part][0] + tl.arange(0, PARTS[part][1]), ROW_AXIS)
-        places = ptr + rows + dims.to(OFFSET) * dim_stride
+        ptrs = ptr + row_offsets + dims.to(OFFSET) * dim_stride
         if PARTS[part][0] + PARTS[part][1] > SIZE:
-            mask = (dims < SIZE) & inside if MASKED else dims < SIZE
-            tiles += (tl.load(places, mask=mask, other=0.0),)
+            mask = (dims < SIZE) & row_mask if MASKED else dims < SIZE
+            tiles += (tl.load(ptrs, mask=mask, other=0.0),)
         elif MASKED:
-            tiles += (tl.load(places, mask=inside, other=0.0),)
+            tiles += (tl.load(ptrs, mask=row_mask, other=0.0),)
         else:
-            tiles += (tl.load(places),)
+            tiles += (tl.load(ptrs),)
     return tiles
 
 
 @triton.jit
-def score_units(scale, softcap):
-    """What makes scores of products: score = product * factor, or cap * tanh(product * factor)."""
-    factor = scale.to(tl.float32)
+def qk_scale_and_cap(scale, softcap):
+    """Return what makes scores of products: score = qk * qk_scale, or cap * tanh(qk * qk_scale)."""
+    qk_scale = scale.to(tl.float32)
     if softcap is not None:
-        factor /= softcap.to(tl.float32)
+        qk_scale /= softcap.to(tl.float32)
         softcap = softcap.to(tl.float32) * LOG2_E
     else:
-        factor *= LOG2_E
-    return factor, softcap
+        qk_scale *= LOG2_E
+    return qk_scale, softcap
 
 
 @triton.jit
-def score_keys(q, k, factor, cap, slopes, keys, positions):
-    """The scores of rows (q) and keys (k, transposed), with ALiBi where there are slopes."""
+def compute_scores(q, k, qk_scale, cap, slopes, keys, positions):
+    """Return the scores of rows (q) and keys (k, transposed), with ALiBi where there are slopes."""
     scores = tl.dot(q[0], k[0], input_precision="ieee")
     for part in tl.static_range(1, len(q)):
         scores = tl.dot(q[part], k[part], scores, input_precision="ieee")
-    scores *= factor
+    scores *= qk_scale
     if cap is not None:
         scores = cap * libdevice.tanh(scores)
     if slopes is not None:
@@ -152,9 +156,9 @@ def score_keys(q, k, factor, cap, slopes, keys, positions):
 
 
 @triton.jit
-def hide_keys(scores, exist, keys, positions, window, CAUSAL: tl.constexpr):
-    """-inf for keys that do not exist, come after the row's position, or left its window."""
-    visible = exist[None, :]
+def mask_scores(scores, key_mask, keys, positions, window, CAUSAL: tl.constexpr):
+    """Set scores to -inf for keys past the last, after the row's position, or before its window."""
+    visible = key_mask[None, :]
     if CAUSAL:
         visible = visible & (keys[None, :] <= positions[:, None])
     if window is not None:
@@ -163,7 +167,7 @@ def hide_keys(scores, exist, keys, positions, window, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def no_values(ROWS: tl.constexpr, PARTS: tl.constexpr):
+def zero_accumulator(ROWS: tl.constexpr, PARTS: tl.constexpr):
     acc = tl.tuple(())
     for part in tl.static_range(len(PARTS)):
         acc += (tl.zeros([ROWS, width_of(PARTS, part)], tl.float32),)
@@ -171,8 +175,8 @@ def no_values(ROWS: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def begin_softmax(sinks_ptr, head, ROWS: tl.constexpr):
-    """The highest score and the sum of weights before any key."""
+def init_softmax(sinks_ptr, head, ROWS: tl.constexpr):
+    """Return the maximum and the sum of each row before any key."""
     row_max = tl.full([ROWS], LOWEST, tl.float32)
     row_sum = tl.zeros([ROWS], tl.float32)
     if sinks_ptr is not None:
@@ -184,38 +188,42 @@ def begin_softmax(sinks_ptr, head, ROWS: tl.constexpr):
 
 
 @triton.jit
-def fold_scores(scores, row_max, row_sum):
-    """The weights of these keys, how much older ones shrink, and the new maximum and sum."""
+def update_softmax(scores, row_max, row_sum):
+    """Return (p, rescale, row_max, row_sum) with a block of keys taken in.
+
+    p are the block's probabilities before the division by the sum; `rescale` is what the sums so
+    far are multiplied with.
+    """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - new_max[:, None])
-    shrink = tl.exp2(row_max - new_max)
-    return weights, shrink, new_max, row_sum * shrink + tl.sum(weights, axis=1)
+    p = tl.exp2(scores - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    return p, rescale, new_max, row_sum * rescale + tl.sum(p, axis=1)
 
 
 @triton.jit
-def fold_values(acc, weights, shrink, v):
-    """The sum of values, with those of these keys."""
+def accumulate_values(acc, p, rescale, v):
+    """Return acc * rescale + p @ v."""
     new_acc = tl.tuple(())
     for part in tl.static_range(len(acc)):
-        shrunk = acc[part] * shrink[:, None]
-        new_acc += (tl.dot(weights.to(v[part].dtype), v[part], shrunk, input_precision="ieee"),)
+        rescaled = acc[part] * rescale[:, None]
+        new_acc += (tl.dot(p.to(v[part].dtype), v[part], rescaled, input_precision="ieee"),)
     return new_acc
 
 
 @triton.jit
 def store_rows(
-    ptr, rows, inside, dim_stride, acc, row_sum, value_scale, SIZE: tl.constexpr,
+    ptr, row_offsets, row_mask, dim_stride, acc, row_sum, value_scale, SIZE: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The result, acc / row_sum; that of a row that saw nothing, with a sum of 0, is 0."""
+    """Store acc / row_sum; a row that saw no key, with a sum of 0, is 0."""
     divisor = tl.where(row_sum > 0, row_sum, 1.0)
     for part in tl.static_range(len(PARTS)):
         dims = PARTS[part][0] + tl.arange(0, PARTS[part][1])
         out = acc[part] / divisor[:, None]
         if value_scale is not None:
             out *= value_scale
-        mask = inside[:, None]
+        mask = row_mask[:, None]
         if PARTS[part][0] + PARTS[part][1] > SIZE:
             mask = mask & (dims[None, :] < SIZE)
-        places = ptr + rows[:, None] + dims[None, :].to(tl.int64) * dim_stride
-        tl.store(places, out.to(ptr.dtype.element_ty), mask=mask)
+        ptrs = ptr + row_offsets[:, None] + dims[None, :].to(tl.int64) * dim_stride
+        tl.store(ptrs, out.to(ptr.dtype.element_ty), mask=mask)

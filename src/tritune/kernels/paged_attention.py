@@ -1,16 +1,16 @@
 """Attention over a KV cache that lies in pages: prefill, decode and both in one launch.
 
-Queries of all sequences are packed: sequence s owns the tokens cu_seqlens_q[s] to
+Queries of all sequences are packed: sequence s has the tokens cu_seqlens_q[s] to
 cu_seqlens_q[s + 1]. Its keys 0 to seq_lens[s] lie in the cache, key n in slot n % PAGE_SIZE of
 page block_table[s, n // PAGE_SIZE]. The last query is at the last key.
 
 The GROUP query heads that share a KV head see the same keys, so a program takes them together: it
 works on BLOCK_M *rows*, where row r of a sequence is query r // GROUP under head r % GROUP of the
-group. The keys of a sequence may be dealt out to NUM_SPLITS programs, each of which then writes its
+group. The keys of a sequence may be split among NUM_SPLITS programs, each of which then writes its
 own softmax and its log-sum-exp; a second kernel merges them.
 
-All KV heads of a key lie side by side. A program of KV_HEADS of them reads memory in longer pieces,
-which is what memory likes; but there are fewer programs, and each keeps as many accumulators.
+All KV heads of a key lie side by side. A program of KV_HEADS of them reads memory in longer
+contiguous runs; but there are fewer programs, and each keeps KV_HEADS accumulators.
 """
 
 from dataclasses import dataclass
@@ -30,20 +30,20 @@ from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.online_softmax import (
     LOG2_E,
-    begin_softmax,
-    fold_scores,
-    fold_values,
+    accumulate_values,
+    compute_scores,
     head_parts,
-    hide_keys,
-    keys_of_phase,
+    init_softmax,
     load_rows,
-    no_values,
+    mask_scores,
     phase_order,
-    score_keys,
-    score_units,
-    seen_keys,
-    share_of,
+    phase_range,
+    qk_scale_and_cap,
+    split_range,
     store_rows,
+    update_softmax,
+    visible_keys,
+    zero_accumulator,
 )
 from tritune.space import Config, Parameter, Space, Value
 from tritune.targets.limits import limits_by_name
@@ -51,7 +51,7 @@ from tritune.targets.limits import limits_by_name
 
 @triton.jit
 def _sequence_of(cu_seqlens_q_ptr, num_seqs, block, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The sequence that a block of rows belongs to, and the number of its first block.
+    """Return the sequence that a block of rows belongs to, and the number of its first block.
 
     Sequence s begins at block cu_seqlens_q[s] * GROUP // BLOCK_M + s. That leaves each sequence as
     many blocks as it needs or one more, and can be computed for any s without a look at the others,
@@ -61,22 +61,22 @@ def _sequence_of(cu_seqlens_q_ptr, num_seqs, block, GROUP: tl.constexpr, BLOCK_M
     high = num_seqs
     while low < high:
         middle = (low + high) // 2
-        begins = tl.load(cu_seqlens_q_ptr + middle).to(tl.int32) * GROUP // BLOCK_M + middle
-        low = tl.where(begins <= block, middle + 1, low)
-        high = tl.where(begins <= block, high, middle)
+        first = tl.load(cu_seqlens_q_ptr + middle).to(tl.int32) * GROUP // BLOCK_M + middle
+        low = tl.where(first <= block, middle + 1, low)
+        high = tl.where(first <= block, high, middle)
     sequence = low - 1
     first = tl.load(cu_seqlens_q_ptr + sequence).to(tl.int32) * GROUP // BLOCK_M + sequence
     return sequence, first
 
 
 @triton.jit
-def _as_dtype(cached, dtype: tl.constexpr, E4M3_BITS: tl.constexpr):
-    """Cached tiles in the dtype of the product; every int8 and fp8 is exact in fp16 and bf16."""
+def _dequantize(cached, dtype: tl.constexpr, E4M3_BITS: tl.constexpr):
+    """Convert cached tiles to the dtype of the product; fp16 and bf16 hold int8 and fp8 exactly."""
     tiles = tl.tuple(())
     for part in tl.static_range(len(cached)):
         tile = cached[part]
         if E4M3_BITS:
-            # Shifted into the places of an fp16, the exponent has a bias of 15 instead of 7.
+            # Shifted into the bits of an fp16, the exponent has a bias of 15 instead of 7.
             bits = ((tile & 0x80).to(tl.uint16) << 8) | ((tile & 0x7F).to(tl.uint16) << 7)
             tile = bits.to(tl.float16, bitcast=True) * 256.0
         tiles += (tile.to(dtype),)
@@ -84,90 +84,90 @@ def _as_dtype(cached, dtype: tl.constexpr, E4M3_BITS: tl.constexpr):
 
 
 @triton.jit
-def _key_rows(
-    table_ptr, table_stride, start, keys, lowest, end,
+def _pages_and_slots(
+    table_ptr, table_stride, start, keys, first_key, end,
     PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The page and the slot of each key of a tile."""
+    """Look up the page and the slot of each key of a tile."""
     if PAGE_SIZE % BLOCK_N == 0:
-        # The tile lies in one page. Its first key is visited, so its page is one that exists.
-        first = tl.maximum(start, lowest)
+        # The tile lies in one page. Its first key is visited, so that page exists.
+        first = tl.maximum(start, first_key)
         page = tl.load(table_ptr + (first // PAGE_SIZE).to(tl.int64) * table_stride).to(tl.int64)
         return page, start % PAGE_SIZE + tl.arange(0, BLOCK_N)
     else:
-        place = table_ptr + (keys // PAGE_SIZE).to(tl.int64) * table_stride
+        ptrs = table_ptr + (keys // PAGE_SIZE).to(tl.int64) * table_stride
         if MASKED:
-            page = tl.load(place, mask=(keys >= lowest) & (keys < end), other=0).to(tl.int64)
+            page = tl.load(ptrs, mask=(keys >= first_key) & (keys < end), other=0).to(tl.int64)
         else:
-            page = tl.load(place).to(tl.int64)
+            page = tl.load(ptrs).to(tl.int64)
         return page, keys % PAGE_SIZE
 
 
 @triton.jit
 def _load_head(
-    ptr, head, rows, touched, strides,
+    ptr, head, rows, key_mask, strides,
     SIZE: tl.constexpr, PARTS: tl.constexpr, ROW_AXIS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The rows of a head so many after the one that is pointed to."""
+    """Load rows of the KV head that is `head` heads after the one that is pointed to."""
     # A cache whose heads lie far apart has more elements than 32 bits can count.
     ptr += head * tl.cast(strides[2], tl.int64)
-    return load_rows(ptr, rows, touched, strides[3], SIZE, PARTS, tl.int64, ROW_AXIS, MASKED)
+    return load_rows(ptr, rows, key_mask, strides[3], SIZE, PARTS, tl.int64, ROW_AXIS, MASKED)
 
 
 @triton.jit
-def _visit_keys(
-    acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, first, lowest, end, positions, slopes,
-    factor, cap, window, table_stride, k_strides, v_strides,
+def _attend(
+    acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, first, first_key, end, positions, slopes,
+    qk_scale, cap, window, table_stride, k_strides, v_strides,
     SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, PARTS: tl.constexpr, VALUE_PARTS: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CAUSAL: tl.constexpr, E4M3_BITS: tl.constexpr, MASKED: tl.constexpr,
     PRE_LOAD_V: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys first..end into the running softmax; MASKED where some may be out of sight.
+    """Take the keys first..end into the online softmax; MASKED where a row may not see some.
 
-    What rows have of their own is a tuple with an entry for each KV head. `first` is a multiple of
-    BLOCK_N; keys below `lowest` are not touched.
+    q, acc, row_max, row_sum, slopes and qk_scale are tuples with an entry for each KV head. `first`
+    is a multiple of BLOCK_N; keys below `first_key` are not read.
     """
     for start in range(first, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        touched = (keys >= lowest) & (keys < end)
-        pages, slots = _key_rows(
-            table_ptr, table_stride, start, keys, lowest, end, PAGE_SIZE, BLOCK_N, MASKED
+        key_mask = (keys >= first_key) & (keys < end)
+        pages, slots = _pages_and_slots(
+            table_ptr, table_stride, start, keys, first_key, end, PAGE_SIZE, BLOCK_N, MASKED
         )
         k_rows = pages * k_strides[0] + slots.to(tl.int64) * k_strides[1]
         v_rows = pages * v_strides[0] + slots.to(tl.int64) * v_strides[1]
-        # One thing after the other, each for all heads: what they read lies side by side.
+        # Keys of all heads first, then values of all heads: they lie side by side in memory.
         scores, v = tl.tuple(()), tl.tuple(())
         for head in tl.static_range(KV_HEADS):
-            k = _load_head(k_ptr, head, k_rows, touched, k_strides, SIZE, PARTS, 1, MASKED)
+            k = _load_head(k_ptr, head, k_rows, key_mask, k_strides, SIZE, PARTS, 1, MASKED)
             if PRE_LOAD_V:
                 v += (
                     _load_head(
-                        v_ptr, head, v_rows, touched, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
+                        v_ptr, head, v_rows, key_mask, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
                     ),
                 )
-            k = _as_dtype(k, q[head][0].dtype, E4M3_BITS)
+            k = _dequantize(k, q[head][0].dtype, E4M3_BITS)
             slope = slopes[head] if len(slopes) > 0 else None
-            scores += (score_keys(q[head], k, factor[head], cap, slope, keys, positions),)
-        weights, shrink = tl.tuple(()), tl.tuple(())
+            scores += (compute_scores(q[head], k, qk_scale[head], cap, slope, keys, positions),)
+        p, rescale = tl.tuple(()), tl.tuple(())
         new_max, new_sum, new_acc = tl.tuple(()), tl.tuple(()), tl.tuple(())
         for head in tl.static_range(KV_HEADS):
-            seen = scores[head]
+            masked = scores[head]
             if MASKED:
-                seen = hide_keys(seen, touched, keys, positions, window, CAUSAL)
-            folded = fold_scores(seen, row_max[head], row_sum[head])
-            weights += (folded[0],)
-            shrink += (folded[1],)
-            new_max += (folded[2],)
-            new_sum += (folded[3],)
+                masked = mask_scores(masked, key_mask, keys, positions, window, CAUSAL)
+            updated = update_softmax(masked, row_max[head], row_sum[head])
+            p += (updated[0],)
+            rescale += (updated[1],)
+            new_max += (updated[2],)
+            new_sum += (updated[3],)
         for head in tl.static_range(KV_HEADS):
             if not PRE_LOAD_V:
                 v += (
                     _load_head(
-                        v_ptr, head, v_rows, touched, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
+                        v_ptr, head, v_rows, key_mask, v_strides, VALUE_SIZE, VALUE_PARTS, 0, MASKED
                     ),
                 )
-            values = _as_dtype(v[head], q[head][0].dtype, E4M3_BITS)
-            new_acc += (fold_values(acc[head], weights[head], shrink[head], values),)
+            values = _dequantize(v[head], q[head][0].dtype, E4M3_BITS)
+            new_acc += (accumulate_values(acc[head], p[head], rescale[head], values),)
         acc, row_max, row_sum = new_acc, new_max, new_sum
     return acc, row_max, row_sum
 
@@ -183,14 +183,14 @@ def paged_attention_kernel(
     SPLIT_HEAD: tl.constexpr, PRE_LOAD_V: tl.constexpr, PEEL: tl.constexpr,
     KV_HEADS: tl.constexpr = 1,
 ):  # fmt: skip
-    """softmax(q k^T scale) v for BLOCK_M rows of a sequence under each of KV_HEADS heads of keys.
+    """Compute softmax(q k^T scale) v for BLOCK_M rows of a sequence under each of KV_HEADS heads.
 
     With one split, `out` is the result. With more, it has `num_rows` dense rows for each split: the
     softmax over its keys; and lse, log2 of the sum that it was divided by. What is absent is None:
     window, softcap, slopes, sinks and the cache's scales. E4M3_BITS: the cache's bytes are fp8
-    numbers of a format that the device does not know. PEEL: blocks of keys that every row sees come
-    without a mask. Strides are (token, head, dim) of q and out, (page, slot, KV head, dim) of the
-    caches, (sequence, page) of the table.
+    numbers of a format that the device does not know. PEEL: full blocks, whose keys every row sees,
+    are visited without a mask. Strides are (token, head, dim) of q and out, (page, slot, KV head,
+    dim) of the caches, (sequence, page) of the table.
     """
     PARTS: tl.constexpr = head_parts(SIZE, SPLIT_HEAD)
     VALUE_PARTS: tl.constexpr = head_parts(VALUE_SIZE, SPLIT_HEAD)
@@ -209,74 +209,74 @@ def paged_attention_kernel(
     queries = rows // GROUP
     first_heads = kv_head * GROUP + rows % GROUP
     tokens = (first_token + queries).to(tl.int64)
-    real = queries < num_queries
+    row_mask = queries < num_queries
     positions = num_keys - num_queries + queries
     table_ptr = block_table_ptr + sequence.to(tl.int64) * table_strides[0]
     k_ptr += kv_head.to(tl.int64) * k_strides[2]
     v_ptr += kv_head.to(tl.int64) * v_strides[2]
 
-    # What each of the KV heads has of its own.
-    q, factor, slopes = tl.tuple(()), tl.tuple(()), tl.tuple(())
+    # An entry for each KV head.
+    q, qk_scale, slopes = tl.tuple(()), tl.tuple(()), tl.tuple(())
     acc, row_max, row_sum = tl.tuple(()), tl.tuple(()), tl.tuple(())
     cap = None
     for head in tl.static_range(KV_HEADS):
         heads = first_heads + head * GROUP
         q_rows = tokens * q_strides[0] + heads.to(tl.int64) * q_strides[1]
-        q += (load_rows(q_ptr, q_rows, real, q_strides[2], SIZE, PARTS, tl.int64, 0, True),)
+        q += (load_rows(q_ptr, q_rows, row_mask, q_strides[2], SIZE, PARTS, tl.int64, 0, True),)
         head_scale = scale.to(tl.float32)
         if k_scale_ptr is not None:
-            place = k_scale_ptr + (kv_head + head) * scale_strides[0]
-            head_scale *= tl.load(place).to(tl.float32)
-        head_factor, cap = score_units(head_scale, softcap)
-        factor += (head_factor,)
+            ptr = k_scale_ptr + (kv_head + head) * scale_strides[0]
+            head_scale *= tl.load(ptr).to(tl.float32)
+        head_scale, cap = qk_scale_and_cap(head_scale, softcap)
+        qk_scale += (head_scale,)
         if slopes_ptr is not None:
             slopes += (tl.load(slopes_ptr + heads).to(tl.float32) * LOG2_E,)
-        # The sinks of split keys are the merging kernel's.
-        head_max, head_sum = begin_softmax(sinks_ptr if NUM_SPLITS == 1 else None, heads, BLOCK_M)
+        # With several splits, the merging kernel takes the sinks in.
+        head_max, head_sum = init_softmax(sinks_ptr if NUM_SPLITS == 1 else None, heads, BLOCK_M)
         row_max += (head_max,)
         row_sum += (head_sum,)
-        acc += (no_values(BLOCK_M, VALUE_PARTS),)
+        acc += (zero_accumulator(BLOCK_M, VALUE_PARTS),)
 
     first_position = num_keys - num_queries + first_row // GROUP
     last_query = tl.minimum((first_row + BLOCK_M - 1) // GROUP, num_queries - 1)
     last_position = num_keys - num_queries + last_query
-    first, whole_first, whole_end, end = seen_keys(
+    first, full_first, full_end, end = visible_keys(
         first_position, last_position, num_keys, window, CAUSAL, BLOCK_N
     )
-    first, end = share_of(first, end, split, NUM_SPLITS, BLOCK_N)
-    # Pages that left the window may be gone: of the first block, only the keys in it are touched.
-    lowest = first
+    first, end = split_range(first, end, split, NUM_SPLITS, BLOCK_N)
+    # Pages that left the window may be freed: of the first block, only keys in the window are read.
+    first_key = first
     if window is not None:
-        lowest = tl.maximum(first_position - window + 1, first)
+        first_key = tl.maximum(first_position - window + 1, first)
     PHASES: tl.constexpr = phase_order(window is not None, PEEL, False)
     for phase in tl.static_range(len(PHASES)):
-        begin, stop = keys_of_phase(PHASES[phase], whole_first, whole_end, first, end, NUM_SPLITS)
-        acc, row_max, row_sum = _visit_keys(
-            acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, begin, lowest, stop, positions,
-            slopes, factor, cap, window, table_strides[1], k_strides, v_strides,
+        begin, stop = phase_range(PHASES[phase], full_first, full_end, first, end, NUM_SPLITS)
+        acc, row_max, row_sum = _attend(
+            acc, row_max, row_sum, q, k_ptr, v_ptr, table_ptr, begin, first_key, stop, positions,
+            slopes, qk_scale, cap, window, table_strides[1], k_strides, v_strides,
             SIZE, VALUE_SIZE, PARTS, VALUE_PARTS, PAGE_SIZE, CAUSAL, E4M3_BITS,
-            PHASES[phase] != "whole", PRE_LOAD_V, KV_HEADS, BLOCK_N,
+            PHASES[phase] != "full", PRE_LOAD_V, KV_HEADS, BLOCK_N,
         )  # fmt: skip
 
     for head in tl.static_range(KV_HEADS):
         heads = first_heads + head * GROUP
         value_scale = None
         if v_scale_ptr is not None:
-            place = v_scale_ptr + (kv_head + head) * scale_strides[1]
-            value_scale = tl.load(place).to(tl.float32)
-        written = real
+            ptr = v_scale_ptr + (kv_head + head) * scale_strides[1]
+            value_scale = tl.load(ptr).to(tl.float32)
+        store_mask = row_mask
         if NUM_SPLITS > 1:
             all_heads = tl.num_programs(1) * KV_HEADS * GROUP
             out_rows = tokens * all_heads + heads + split * num_rows.to(tl.int64)
-            tl.store(lse_ptr + out_rows, row_max[head] + tl.log2(row_sum[head]), mask=real)
+            tl.store(lse_ptr + out_rows, row_max[head] + tl.log2(row_sum[head]), mask=row_mask)
             out_rows, dim_stride = out_rows * VALUE_SIZE, 1
-            # Nobody reads the result of a split without keys.
-            written = real & (first < end)
+            # The merging kernel does not read the result of a split without keys.
+            store_mask = row_mask & (first < end)
         else:
             out_rows = tokens * out_strides[0] + heads.to(tl.int64) * out_strides[1]
             dim_stride = out_strides[2]
         store_rows(
-            out_ptr, out_rows, written, dim_stride, acc[head], row_sum[head], value_scale,
+            out_ptr, out_rows, store_mask, dim_stride, acc[head], row_sum[head], value_scale,
             VALUE_SIZE, VALUE_PARTS,
         )  # fmt: skip
 

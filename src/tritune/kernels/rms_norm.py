@@ -1,5 +1,5 @@
-"""RMS normalisation of rows, y = x / sqrt(mean(x²) + eps) · weight, with or without a residual that
-is added first.
+"""RMS normalisation of rows: y = x / sqrt(mean(x²) + eps) · weight, with a residual added first or
+without.
 """
 
 from dataclasses import dataclass
@@ -9,41 +9,23 @@ import triton
 import triton.language as tl
 
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.kernels.rows import row_offsets, streams
+from tritune.kernels.rows import nontemporal_pays, row_offsets
 from tritune.space import Config, Parameter, Space
 
 
 # One binary for any number of rows.
 @triton.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(
-    x_ptr,
-    residual_ptr,  # None: nothing is added, and there is no total
-    weight_ptr,
-    out_ptr,
-    total_ptr,
-    rows,
-    inner_rows,
-    columns,
-    x_outer,
-    x_inner,
-    x_column,
-    residual_outer,
-    residual_inner,
-    residual_column,
-    out_outer,
-    out_inner,
-    out_column,
-    total_outer,
-    total_inner,
-    total_column,
-    weight_column,
-    eps,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr,  # a row fits in one block, and is read once
-    STREAM: tl.constexpr = False,  # results go past the caches
+    x_ptr, residual_ptr, weight_ptr, out_ptr, total_ptr, rows, inner_rows, columns,
+    x_outer, x_inner, x_column, residual_outer, residual_inner, residual_column,
+    out_outer, out_inner, out_column, total_outer, total_inner, total_column, weight_column, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, STREAM: tl.constexpr = False,
     STAGES: tl.constexpr = 1,
-):
+):  # fmt: skip
+    """Normalise ROWS rows, in blocks of BLOCK columns; WHOLE: a row is one block, read once.
+
+    `total` takes x + residual; without a residual both are None. STREAM: with nontemporal stores.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     x_row = x_ptr + row_offsets(row, inner_rows, x_outer, x_inner)[:, None]
     out_row = out_ptr + row_offsets(row, inner_rows, out_outer, out_inner)[:, None]
@@ -52,41 +34,41 @@ def rms_norm_kernel(
     if residual_ptr is not None:
         residual_row += row_offsets(row, inner_rows, residual_outer, residual_inner)[:, None]
         total_row += row_offsets(row, inner_rows, total_outer, total_inner)[:, None]
-    present = (row < rows)[:, None]
+    row_mask = (row < rows)[:, None]
 
     column = tl.arange(0, BLOCK)[None, :]
     if WHOLE:
-        mask = present & (column < columns)
-        x = _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask)
+        mask = row_mask & (column < columns)
+        x = _load_sum(x_row, residual_row, total_row, column, x_column, residual_column, mask)
         _store_total(x, total_row, column, total_column, mask, STREAM)
-        scale = _scale(tl.sum(x * x, axis=1), columns, eps)
-        _store(
+        scale = _inverse_rms(tl.sum(x * x, axis=1), columns, eps)
+        _store_norm(
             x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column, STREAM
         )
     else:
-        squares = tl.zeros((ROWS,), tl.float32)
+        square_sum = tl.zeros((ROWS,), tl.float32)
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-            here = start + column
-            mask = present & (here < columns)
-            x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
-            squares += tl.sum(x * x, axis=1)
-        scale = _scale(squares, columns, eps)
-        # Adding a second time instead of reading the total back: the total may lie where the
-        # residual is, and the output where x is, and no element is read after it was written.
+            cols = start + column
+            mask = row_mask & (cols < columns)
+            x = _load_sum(x_row, residual_row, total_row, cols, x_column, residual_column, mask)
+            square_sum += tl.sum(x * x, axis=1)
+        scale = _inverse_rms(square_sum, columns, eps)
+        # Add a second time instead of reading the total back: in place, the total overwrites the
+        # residual and the output x, and no element may be read after it was written.
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-            here = start + column
-            mask = present & (here < columns)
-            x = _sum(x_row, residual_row, total_row, here, x_column, residual_column, mask)
-            _store_total(x, total_row, here, total_column, mask, STREAM)
-            _store(
-                x, scale, weight_ptr, out_row, here, columns, mask, weight_column, out_column,
+            cols = start + column
+            mask = row_mask & (cols < columns)
+            x = _load_sum(x_row, residual_row, total_row, cols, x_column, residual_column, mask)
+            _store_total(x, total_row, cols, total_column, mask, STREAM)
+            _store_norm(
+                x, scale, weight_ptr, out_row, cols, columns, mask, weight_column, out_column,
                 STREAM,
             )  # fmt: skip
 
 
 @triton.jit
-def _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask):
-    """x, or x + residual as the total keeps it: what is normalised is what the caller gets back."""
+def _load_sum(x_row, residual_row, total_row, column, x_column, residual_column, mask):
+    """Load x, or x + residual rounded as the total is: the caller gets back what is normalised."""
     column = column.to(tl.int64)
     x = tl.load(x_row + column * x_column, mask=mask, other=0.0).to(tl.float32)
     if residual_row is not None:
@@ -98,25 +80,25 @@ def _sum(x_row, residual_row, total_row, column, x_column, residual_column, mask
 @triton.jit
 def _store_total(x, total_row, column, total_column, mask, STREAM: tl.constexpr):
     if total_row is not None:
-        place = total_row + column.to(tl.int64) * total_column
-        tl.store(place, x, mask=mask, cache_modifier=".cs" if STREAM else "")
+        ptrs = total_row + column.to(tl.int64) * total_column
+        tl.store(ptrs, x, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @triton.jit
-def _store(
+def _store_norm(
     x, scale, weight_ptr, out_row, column, columns, mask, weight_column, out_column,
     STREAM: tl.constexpr,
 ):  # fmt: skip
-    inside = column < columns
+    column_mask = column < columns
     column = column.to(tl.int64)
-    weight = tl.load(weight_ptr + column * weight_column, mask=inside, other=0.0)
+    weight = tl.load(weight_ptr + column * weight_column, mask=column_mask, other=0.0)
     y = x * scale * weight.to(tl.float32)
     tl.store(out_row + column * out_column, y, mask=mask, cache_modifier=".cs" if STREAM else "")
 
 
 @triton.jit
-def _scale(squares, columns, eps):
-    return tl.rsqrt(squares / tl.cast(columns, tl.float32) + tl.cast(eps, tl.float32))[:, None]
+def _inverse_rms(square_sum, columns, eps):
+    return tl.rsqrt(square_sum / tl.cast(columns, tl.float32) + tl.cast(eps, tl.float32))[:, None]
 
 
 @dataclass(frozen=True)
@@ -162,7 +144,7 @@ def default(problem: RmsNormProblem, family: str, arch: int | str) -> Config:
         block = min(block, 32768)
         # Rows are read, or kept, and read again: few enough to be in the nearest cache by then.
         rows = _rows(problem.rows, 2048 // problem.columns, programs=16)
-        stream = streams(problem.rows * problem.columns, problem.dtype)
+        stream = nontemporal_pays(problem.rows * problem.columns, problem.dtype)
         return Config.of(ROWS=rows, BLOCK=block, STREAM=stream)
     block = min(whole, 16384)
     rows = _rows(problem.rows, 1024 // block, programs=1024)
@@ -172,20 +154,20 @@ def default(problem: RmsNormProblem, family: str, arch: int | str) -> Config:
 
 
 def _rows(rows: int, at_most: int, programs: int) -> int:
-    """Rows of a program, a power of two, so that there are about so many programs."""
+    """Return the rows of a program, a power of two, that leave about so many programs."""
     most = max(1, min(at_most, rows // programs, 64))
     return 1 << (most.bit_length() - 1)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """The definition; in the arithmetic of its inputs."""
+    """Return the definition, computed in the dtype of the inputs."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The definition: the norm of the sum, and the sum."""
+    """Return the definition: the norm of the sum, and the sum."""
     total = x + residual
     return rms_norm(total, weight, eps), total
 

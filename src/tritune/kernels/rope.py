@@ -1,8 +1,8 @@
-"""Rotary position embedding: pairs of a head's elements are turned by an angle that depends on the
-token's position.
+"""Rotary position embedding: rotate pairs of a head's elements by angles that depend on the token's
+position.
 
 A pair is (x[i], x[i + R/2]) in the NeoX layout and (x[2i], x[2i + 1]) in the interleaved one, where
-R, the rotary size, is how wide cos and sin are. Elements past R are not turned.
+R, the rotary size, is how wide cos and sin are. Elements past R are not rotated.
 """
 
 from dataclasses import dataclass
@@ -19,65 +19,32 @@ from tritune.space import Config, Parameter, Space
 # One binary for any number of tokens.
 @triton.jit(do_not_specialize=["tokens", "q_heads", "k_heads"])
 def rope_kernel(
-    q_ptr,
-    k_ptr,
-    q_out_ptr,
-    k_out_ptr,
-    cos_ptr,
-    sin_ptr,
-    positions_ptr,  # None: the table has one row for each token
-    tokens,
-    inner_tokens,
-    q_heads,
-    k_heads,
-    q_outer,
-    q_inner,
-    k_outer,
-    k_inner,
-    q_out_outer,
-    q_out_inner,
-    k_out_outer,
-    k_out_inner,
-    cos_outer,
-    cos_inner,
-    sin_outer,
-    sin_inner,
-    positions_outer,
-    positions_inner,
-    q_head,
-    q_column,
-    k_head,
-    k_column,
-    q_out_head,
-    q_out_column,
-    k_out_head,
-    k_out_column,
-    cos_column,
-    sin_column,
-    SIZE: tl.constexpr,
-    ROTARY: tl.constexpr,
-    HALF: tl.constexpr,  # ROTARY / 2, as a power of two
-    REST: tl.constexpr,  # SIZE - ROTARY, as a power of two; 0 if nothing is to be copied
-    INTERLEAVED: tl.constexpr,
-    TOKENS: tl.constexpr,
-    HEADS: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Each program takes TOKENS tokens one after the other, and of each HEADS heads at a time.
+    q_ptr, k_ptr, q_out_ptr, k_out_ptr, cos_ptr, sin_ptr, positions_ptr,
+    tokens, inner_tokens, q_heads, k_heads,
+    q_outer, q_inner, k_outer, k_inner, q_out_outer, q_out_inner, k_out_outer, k_out_inner,
+    cos_outer, cos_inner, sin_outer, sin_inner, positions_outer, positions_inner,
+    q_head, q_column, k_head, k_column, q_out_head, q_out_column, k_out_head, k_out_column,
+    cos_column, sin_column,
+    SIZE: tl.constexpr, ROTARY: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Rotate TOKENS tokens one after the other, HEADS heads at a time.
 
-    PARTS programs share the heads of a token.
+    PARTS programs share the heads of a token. HALF is ROTARY / 2 and REST is SIZE - ROTARY, rounded
+    up to powers of two; REST is 0 if nothing is to be copied. Without positions (None), the tables
+    have one row for each token.
     """
     part = tl.program_id(0) % PARTS
     first = (tl.program_id(0) // PARTS) * TOKENS
     pair = tl.arange(0, HALF)
-    inside = pair < ROTARY // 2
-    # Where the two elements of each pair are.
+    pair_mask = pair < ROTARY // 2
+    # The columns of the two elements of each pair.
     if INTERLEAVED:
-        one = 2 * pair.to(tl.int64)
-        two = one + 1
+        column_a = 2 * pair.to(tl.int64)
+        column_b = column_a + 1
     else:
-        one = pair.to(tl.int64)
-        two = one + ROTARY // 2
+        column_a = pair.to(tl.int64)
+        column_b = column_a + ROTARY // 2
 
     for token in range(first, tl.minimum(first + TOKENS, tokens)):
         if positions_ptr is not None:
@@ -88,46 +55,48 @@ def rope_kernel(
         else:
             cos_row = cos_ptr + row_offsets(token, inner_tokens, cos_outer, cos_inner)
             sin_row = sin_ptr + row_offsets(token, inner_tokens, sin_outer, sin_inner)
-        cos_a = tl.load(cos_row + one * cos_column, mask=inside, other=0.0).to(tl.float32)
-        cos_b = tl.load(cos_row + two * cos_column, mask=inside, other=0.0).to(tl.float32)
-        sin_a = tl.load(sin_row + one * sin_column, mask=inside, other=0.0).to(tl.float32)
-        sin_b = tl.load(sin_row + two * sin_column, mask=inside, other=0.0).to(tl.float32)
+        cos_a = tl.load(cos_row + column_a * cos_column, mask=pair_mask, other=0.0).to(tl.float32)
+        cos_b = tl.load(cos_row + column_b * cos_column, mask=pair_mask, other=0.0).to(tl.float32)
+        sin_a = tl.load(sin_row + column_a * sin_column, mask=pair_mask, other=0.0).to(tl.float32)
+        sin_b = tl.load(sin_row + column_b * sin_column, mask=pair_mask, other=0.0).to(tl.float32)
 
         q_row = q_ptr + row_offsets(token, inner_tokens, q_outer, q_inner)
         q_out_row = q_out_ptr + row_offsets(token, inner_tokens, q_out_outer, q_out_inner)
         for start in range(part * HEADS, q_heads, PARTS * HEADS):
-            _turn(
+            _rotate(
                 q_row, q_out_row, q_head, q_column, q_out_head, q_out_column, start, q_heads,
-                one, two, inside, cos_a, cos_b, sin_a, sin_b, SIZE, ROTARY, REST, HEADS,
+                column_a, column_b, pair_mask, cos_a, cos_b, sin_a, sin_b, SIZE, ROTARY, REST,
+                HEADS,
             )  # fmt: skip
         k_row = k_ptr + row_offsets(token, inner_tokens, k_outer, k_inner)
         k_out_row = k_out_ptr + row_offsets(token, inner_tokens, k_out_outer, k_out_inner)
         for start in range(part * HEADS, k_heads, PARTS * HEADS):
-            _turn(
+            _rotate(
                 k_row, k_out_row, k_head, k_column, k_out_head, k_out_column, start, k_heads,
-                one, two, inside, cos_a, cos_b, sin_a, sin_b, SIZE, ROTARY, REST, HEADS,
+                column_a, column_b, pair_mask, cos_a, cos_b, sin_a, sin_b, SIZE, ROTARY, REST,
+                HEADS,
             )  # fmt: skip
 
 
 @triton.jit
-def _turn(
+def _rotate(
     x_row, out_row, x_head, x_column, out_head, out_column, start, heads,
-    one, two, inside, cos_a, cos_b, sin_a, sin_b,
+    column_a, column_b, pair_mask, cos_a, cos_b, sin_a, sin_b,
     SIZE: tl.constexpr, ROTARY: tl.constexpr, REST: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """x · cos + rotated(x) · sin, where rotated makes (-b, a) of a pair (a, b)."""
+    """Store x · cos + rotated(x) · sin, where rotated makes (-b, a) of a pair (a, b)."""
     head = start + tl.arange(0, HEADS)[:, None]
-    present = head < heads
+    head_mask = head < heads
     x_row += head.to(tl.int64) * x_head
     out_row += head.to(tl.int64) * out_head
-    mask = present & inside
-    a = tl.load(x_row + one * x_column, mask=mask, other=0.0).to(tl.float32)
-    b = tl.load(x_row + two * x_column, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out_row + one * out_column, a * cos_a - b * sin_a, mask=mask)
-    tl.store(out_row + two * out_column, b * cos_b + a * sin_b, mask=mask)
+    mask = head_mask & pair_mask
+    a = tl.load(x_row + column_a * x_column, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(x_row + column_b * x_column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_row + column_a * out_column, a * cos_a - b * sin_a, mask=mask)
+    tl.store(out_row + column_b * out_column, b * cos_b + a * sin_b, mask=mask)
     if REST > 0:
         rest = ROTARY + tl.arange(0, REST)
-        mask = present & (rest < SIZE)
+        mask = head_mask & (rest < SIZE)
         x = tl.load(x_row + rest.to(tl.int64) * x_column, mask=mask)
         tl.store(out_row + rest.to(tl.int64) * out_column, x, mask=mask)
 
@@ -183,15 +152,15 @@ def default(problem: RopeProblem, family: str, arch: int | str) -> Config:
 def rope(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False
 ) -> torch.Tensor:
-    """The definition, for q or k and rows of the tables that fit it; in the arithmetic of x."""
+    """Return the definition, for q or k and rows of the tables that fit it, in the dtype of x."""
     rotary = cos.shape[-1]
-    turned, rest = x[..., :rotary], x[..., rotary:]
+    rotary_part, rest = x[..., :rotary], x[..., rotary:]
     if interleaved:
-        swapped = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
+        swapped = torch.stack((-rotary_part[..., 1::2], rotary_part[..., ::2]), dim=-1).flatten(-2)
     else:
-        a, b = turned.chunk(2, dim=-1)
+        a, b = rotary_part.chunk(2, dim=-1)
         swapped = torch.cat((-b, a), dim=-1)
-    return torch.cat((turned * cos + swapped * sin, rest), dim=-1)
+    return torch.cat((rotary_part * cos + swapped * sin, rest), dim=-1)
 
 
 KERNEL = Kernel(
