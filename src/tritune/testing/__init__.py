@@ -1,4 +1,4 @@
-"""What tritune tests its own kernels with, for any Triton kernel.
+"""Assertions for tests of Triton kernels, tritune's own and any other.
 
 The numerical rule, memory that catches stray reads and writes, Triton's interpreter as a second
 opinion, and configs that misbehave on purpose. docs/testing.md shows each at work.

@@ -27,7 +27,7 @@ def abort(arguments: Arguments = None) -> None:
 
 
 def loop_for_ever(arguments: Arguments = None) -> None:
-    """In C, where no other thread of the process gets a turn."""
+    """Loop in C, where no other thread of the process gets a turn."""
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
@@ -62,7 +62,7 @@ FAULTS: Mapping[str, Callable[..., None]] = {
 
 
 def faulty(config: triton.Config, fault: str) -> triton.Config:
-    """The same config, with a fault: put it into a list to see that it costs only itself."""
+    """Return the config with a fault: in a list, it must cost only itself."""
     if fault not in FAULTS:
         raise ValueError(f"fault {fault!r}, allowed: {', '.join(FAULTS)}")
     return triton.Config(

@@ -46,7 +46,7 @@ def assert_matches_interpreter(
 def interpret(
     kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any
 ) -> list[torch.Tensor]:
-    """What `launch` would give if Triton's interpreter ran the kernel.
+    """Return what `launch` would, from a run of the kernel in Triton's interpreter.
 
     The kernel is imported there by its name, so it has to be at the top of a module or script.
     """

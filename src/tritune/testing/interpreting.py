@@ -46,7 +46,7 @@ def _answer(request: bytes) -> tuple[str, Any]:
 
 @functools.cache
 def _module(name: str, file: str | None) -> ModuleType:
-    """A module by its name; where that is not to be found, or is a script, by its file."""
+    """Import a module by its name, or by its file if it is a script or cannot be found."""
     if name != "__main__":
         try:
             return importlib.import_module(name)

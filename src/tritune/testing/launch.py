@@ -16,7 +16,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def fresh(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with its own storage, and the same strides and offset."""
+    """Return a copy with its own storage, and the same strides and offset."""
     storage = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

@@ -15,14 +15,14 @@ Result = torch.Tensor | Sequence[torch.Tensor]
 
 
 def surrounded(tensor: torch.Tensor, filler: float, gap: int = 16) -> torch.Tensor:
-    """The same values, with `filler` before, between and after the rows."""
+    """Return the same values, with `filler` before, between and after the rows."""
     larger = tensor.new_full([size + 2 * gap for size in tensor.shape], filler)
     inside = larger[tuple(slice(gap, gap + size) for size in tensor.shape)]
     return inside.copy_(tensor)
 
 
 def around(inside: torch.Tensor, gap: int = 16) -> torch.Tensor:
-    """Everything in the memory of what `surrounded` made, but its own elements."""
+    """Return all memory of what `surrounded` made, but its own elements."""
     whole = torch.as_strided(
         inside, [size + 2 * gap for size in inside.shape], inside.stride(), storage_offset=0
     ).clone()
@@ -53,7 +53,7 @@ def assert_contained(call: Callable[..., Result], *tensors: torch.Tensor) -> lis
 
 
 def _placed(tensor: torch.Tensor, filler: float) -> torch.Tensor:
-    """A copy with something else around it; whole numbers may say where to read, and stay alone."""
+    """Copy a tensor with something else around it; integers may be indices and stay as they are."""
     if not tensor.is_floating_point() or not tensor.dim():
         return tensor.clone()
     inside: Any = surrounded(tensor.detach(), filler)

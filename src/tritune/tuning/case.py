@@ -1,4 +1,4 @@
-"""What the pipeline asks of whatever is tuned.
+"""The interface between the pipeline and what it tunes.
 
 A *case* is one problem with its inputs, in one process. Cases live in worker processes; what
 crosses the border is a `CaseSpec`, plain data from which any process makes the same case.
@@ -19,7 +19,7 @@ from tritune.space import Config
 
 @dataclass(frozen=True)
 class Expected:
-    """What a correct config gives: for each output, with more bits, and by plain torch."""
+    """The outputs of a correct config: each in higher precision, and by plain torch."""
 
     reference: Sequence[torch.Tensor]
     plain: Sequence[torch.Tensor]
@@ -47,7 +47,7 @@ class ReadsOnly(Protocol):
     """A case that can tell which of its inputs no config may change; checked where it can."""
 
     def read_only(self) -> Sequence[torch.Tensor]:
-        """The inputs that `run` must leave as they are."""
+        """Return the inputs that `run` must leave as they are."""
 
 
 class Case(Protocol):
@@ -69,22 +69,24 @@ class Case(Protocol):
         """Put back what `run` has overwritten of its inputs; nothing if it overwrites none."""
 
     def expected(self) -> Expected | None:
-        """What the outputs should be; None where nobody knows, and the default config decides."""
+        """Return what the outputs should be; None where nobody knows, and the default config
+        decides.
+        """
 
     def vendors(self) -> Mapping[str, Callable[[], Any]]:
-        """What the vendor's library offers for the same inputs, by name."""
+        """Return what the vendor's library offers for the same inputs, by name."""
 
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """How to make a case: a function that can be imported, and arguments that JSON can hold."""
+    """A recipe for a case: a function that can be imported, and arguments that JSON can hold."""
 
     #: "package.module:function"
     factory: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The same, for another process."""
+        """Return the recipe as JSON holds it, for another process."""
         return {"factory": self.factory, "arguments": dict(self.arguments)}
 
     def open(self) -> Case:

@@ -1,4 +1,4 @@
-"""How much a tuning run spends on one problem."""
+"""Efforts: how much a tuning run spends on one problem."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ class Effort:
     patience: int
 
     def trials_in(self, size: int) -> int:
-        """How many of a space's configs are tried."""
+        """Return how many of a space's configs are tried."""
         return min(size, max(FEWEST, min(self.trials, int(size * self.share))))
 
     def patience_near(self, limit_ms: float | None, best_ms: float | None) -> int:
-        """The patience where the best config takes so long and nothing can take less than the limit
-        says.
-        """
+        """Return the patience, given the best time and the least that the hardware allows."""
         if limit_ms is None or best_ms is None:
             return self.patience
         # A limit that was beaten was measured on a busy machine, and is none.
@@ -54,7 +52,7 @@ EFFORTS = {
 
 
 def whole_list(size: int) -> Effort:
-    """The effort that tries each config of a short list."""
+    """Return the effort that tries each config of a short list."""
     return replace(EFFORTS["quick"], name="list", trials=size, share=1.0, patience=size)
 
 

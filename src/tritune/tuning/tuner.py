@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def known(self) -> bool:
-        """Whether nothing had to be measured."""
+        """Return whether nothing had to be measured."""
         return self.new_trials == 0 and not self.busy
 
 
@@ -197,7 +197,9 @@ class _Tuning:
         self.bench: Bench
 
     def answered(self) -> bool:
-        """Whether the store knows the end of this search: a shoot-out, and nothing left to try."""
+        """Return whether the store knows the end of this search: a shoot-out, and nothing left to
+        try.
+        """
         finals = any(s.stage == "final" for trial in self.known for s in trial.samples)
         searched = len(self.known) >= self.most_trials or self._hopeless()
         return bool(self.known) and searched and (finals or self.best is None)
@@ -276,8 +278,8 @@ class _Tuning:
         self.store.add_race(self.job.task, found)
 
     def _finalists(self, seconds: float) -> list[Config]:
-        """The default and the best configs: as many as can meet often enough in the time to tell
-        them apart, and one at least.
+        """Return the default and the best configs: as many as can meet often enough in the time to
+        tell them apart, and one at least.
         """
         ranked = sorted((ms, c.key, c) for c, ms in self.results.items() if ms is not None)
         default = self.job.default
@@ -371,20 +373,22 @@ class _Tuning:
     def _timed(
         self, entries: Sequence[Entry], rounds: int, **options: Any
     ) -> tuple[dict[Entry, list[Round]], bool]:
-        """A race, and whether to believe it: others disturbed no more samples than they left."""
+        """Return a race, and whether to believe it: others disturbed no more samples than they
+        left.
+        """
         before = self.bench.disturbed
         times = self.bench.time(entries, rounds, self._samples_per_round(), **options)
         disturbed = self.bench.disturbed - before
         return times, disturbed <= sum(len(pooled(each)) for each in times.values())
 
     def _samples_per_round(self) -> int:
-        """A long call tells as much as several short ones."""
+        """Return a long call tells as much as several short ones."""
         best = 10.0 if self.best is None else self.results[self.best]
         assert best is not None
         return 3 if best < 5.0 else 2 if best < 50.0 else 1
 
     def _samples(self, stage: str, rounds: Sequence[Round], first: int) -> tuple[Samples, ...]:
-        """What is stored of a race, its rounds counted from the first.
+        """Return what is stored of a race, its rounds counted from the first.
 
         Of one that decides nothing, the empty rounds too: they say that there was a race.
         """
@@ -453,7 +457,7 @@ class _Tuning:
         return self.busy or time.monotonic() > self.deadline or self._hopeless()
 
     def _hopeless(self) -> bool:
-        """Whether more trials would hardly find anything better."""
+        """Return whether more trials would hardly find anything better."""
         best = None if self.best is None else self.results[self.best]
         return self.since_improvement >= self.effort.patience_near(self.job.limit_ms, best)
 

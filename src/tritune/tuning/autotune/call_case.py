@@ -30,7 +30,7 @@ _WRITES_FILE = "writes.json"
 
 
 def open_case(folder: str) -> CallCase:
-    """The case that `call_folder.write_case` wrote."""
+    """Open the case that `call_folder.write_case` wrote."""
     return CallCase(folder)
 
 
@@ -154,13 +154,13 @@ class CallCase:
         return Planned(kwargs, tuple(listed["grid"]))
 
     def _named(self, planned: Planned) -> dict[str, Any]:
-        """What Triton gives to hooks."""
+        """Return the arguments by name, as Triton gives them to hooks."""
         args, kwargs = self._arguments
         named = Call(tuple(args), kwargs, planned.grid).named(self._kernel.arg_names)
         return {**named, **planned.kwargs}
 
     def _scalars(self, planned: Planned) -> tuple[int | float | bool | str, ...]:
-        """What the config changes of the launch without changing the code."""
+        """Return the numbers that a config passes to the launch without changing the code."""
         numbers = {param.name for param in self._kernel.params if not param.is_constexpr}
         return tuple(
             value if isinstance(value, (int, float, str)) else repr(value)
@@ -188,7 +188,7 @@ class CallCase:
 
     @functools.cached_property
     def _outputs(self) -> list[torch.Tensor]:
-        """What is compared after a run: what was written, and the guards around it."""
+        """Return what is compared after a run: what was written, and the guards around it."""
         regions, known = self._reader.regions, self._roots["expected"]
         views = [view for view in self._views if view["region"] in self._written]
         if known is not None and known["names"] is not None:
@@ -203,7 +203,7 @@ class CallCase:
 
     @functools.cached_property
     def _written(self) -> frozenset[int]:
-        """The memory that the kernel changes. The folder keeps it for the processes that follow."""
+        """Return the memory that the kernel changes; the folder keeps it for later processes."""
         path = self._folder / _WRITES_FILE
         known = json.loads(path.read_text()) if path.exists() else {}
         if "regions" not in known:
@@ -212,7 +212,7 @@ class CallCase:
         return frozenset(known["regions"])
 
     def _changed_by_some(self, path: Path, tried: int) -> set[int]:
-        """What the first config that runs changes; everything, if none does."""
+        """Return what the first config that runs changes; everything if none runs."""
         regions, known = self._reader.regions, self._roots["expected"] or {}
         declared = self._views_named([*self._roots["reset_to_zero"], *(known.get("names") or ())])
         for number, config in enumerate(self._candidates()):
@@ -236,7 +236,7 @@ class CallCase:
 
 
 def _at_the_limit(reference: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A result that is as far from the reference as a correct one may be."""
+    """Return a result that is as far from the reference as a correct one may be."""
     if not dtype.is_floating_point:
         return reference.to(dtype)
     exact = reference.double()

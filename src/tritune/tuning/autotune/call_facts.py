@@ -1,4 +1,4 @@
-"""What tells one call of a tuned function from another: the facts that can change the winner."""
+"""The facts about a call of an autotuned kernel that can change the winner."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Facts:
             )
 
     def key(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What a winner is kept under in this process: the same as Triton's key, where the user
-        has not said otherwise.
+        """Return the key of a winner in this process: Triton's, where the user has not said
+        otherwise.
         """
         key: list[Any]
         if self._function is None:
@@ -47,7 +47,7 @@ class Facts:
         return tuple(key)
 
     def fields(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The problem as it is stored."""
+        """Return the problem as it is stored."""
         fields: dict[str, Any] = {name: plain(each) for name, each in self._facts(named).items()}
         for name, value in self.own(named).items():
             if hasattr(value, "dtype"):
@@ -55,7 +55,8 @@ class Facts:
         return fields
 
     def constants(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """What the constraints of a space may speak of: arguments and facts that are no tensors."""
+        """Return what the constraints of a space may use: arguments and facts that are no tensors.
+        """
         known = {**self.own(named), **self._facts(named)}
         return {
             name: value
@@ -64,7 +65,7 @@ class Facts:
         }
 
     def own(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The kernel's own arguments, without options of the launch."""
+        """Return the kernel's own arguments, without options of the launch."""
         return {name: value for name, value in named.items() if name in self._arg_names}
 
     def _facts(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def call_with(function: Callable[..., Any], named: Mapping[str, Any]) -> Any:
 
 
 def device_of(named: Mapping[str, Any]) -> torch.device:
-    """Where a kernel runs: where its first tensor is."""
+    """Return the device of the kernel: that of its first tensor."""
     for value in named.values():
         tensor = getattr(value, "base", value)  # of a tensor descriptor
         if isinstance(tensor, torch.Tensor):

@@ -17,7 +17,7 @@ from tritune.tuning.case import CaseSpec
 
 @dataclass(frozen=True)
 class Hooks:
-    """What runs around a launch: the decorator's own hooks, and those of configs."""
+    """Functions to run around a launch: the decorator's own hooks, and those of configs."""
 
     before: Callable[..., Any] | None = None
     after: Callable[..., Any] | None = None
@@ -84,7 +84,7 @@ def write_case(folder: str, wanted: CallToTune) -> WrittenCase:
 
 
 def case_in(folder: str, nbytes: int) -> WrittenCase:
-    """The case that is in a folder, and what its arguments need of memory."""
+    """Return the case in a folder, and how much memory its arguments need."""
     return WrittenCase(
         CaseSpec("tritune.tuning.autotune.call_case:open_case", {"folder": folder}), nbytes
     )
@@ -119,7 +119,8 @@ def _expected(packer: Packer, wanted: CallToTune) -> dict[str, Any] | None:
 
 
 def _check_size(nbytes: int, device: torch.device) -> None:
-    """The memory is needed three times: in files, in a worker, and to restore from."""
+    """Raise an error unless the arguments fit three times: in files, in a worker, and to restore.
+    """
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:

@@ -28,7 +28,7 @@ _FINALISTS, _FINAL_ROUNDS = 4, 6
 
 @dataclass(frozen=True)
 class Times:
-    """What each config took, in milliseconds: once, and in the rounds of a final if it got there.
+    """The milliseconds of each config: once, and in the rounds of a final if it got there.
 
     Those that fail have neither.
     """
@@ -105,7 +105,7 @@ def _once(measure: Callable[[], Any]) -> Any:
 
 
 def _undisturbed(measure: Callable[[], Any]) -> Any:
-    """What a measurement finds when this process has the CPUs that it needs."""
+    """Measure while this process has the CPUs that it needs."""
     for _ in range(_TRIES):
         before, begun = run_delay().read(), time.perf_counter()
         found = measure()
@@ -131,7 +131,7 @@ class Copies:
             self._copies = {at: _copied(each) for at, each in storages.items()}
 
     def of(self, value: Any) -> Any:
-        """The value with its memory replaced."""
+        """Return the value with its memory replaced."""
         tensor = _tensor_of(value)
         if tensor is None:
             return value
@@ -146,7 +146,7 @@ class Copies:
 
 
 def _tensor_of(value: Any) -> torch.Tensor | None:
-    """The tensor itself, or that of a tensor descriptor."""
+    """Return the tensor itself, or that of a tensor descriptor."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = getattr(value, "base", None)
     plain = isinstance(value, torch.Tensor) and value.layout is torch.strided

@@ -1,6 +1,4 @@
-"""What a call of a tuned function comes to with a given config: the kernel's own arguments and the
-grid, after heuristics have had their say.
-"""
+"""The launch that a call comes to with a config: arguments and grid, after heuristics."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Call:
-    """What was given to a function, without a config."""
+    """The arguments of a call, without a config."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -32,13 +30,13 @@ class Call:
     grid: Any
 
     def named(self, names: Sequence[str]) -> dict[str, Any]:
-        """All arguments by their names."""
+        """Return all arguments by their names."""
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What the config adds to a call, or replaces in it."""
+    """The arguments that a config adds to a call or replaces in it, and the grid."""
 
     kwargs: Mapping[str, Any]
     grid: tuple[int, ...]
@@ -59,7 +57,7 @@ def stack_of(function: Any) -> Stack:
 
 
 def innermost(function: Any) -> Any:
-    """The `triton.jit` function inside, whatever is around it."""
+    """Return the `triton.jit` function inside, whatever is around it."""
     from triton.runtime.jit import JITFunction
 
     inner = function
@@ -71,7 +69,7 @@ def innermost(function: Any) -> Any:
 
 
 def plan(stack: Stack, call: Call, config: Mapping[str, Any]) -> Planned:
-    """What reaches the kernel if the call is made with a config."""
+    """Return what a config makes of a call."""
     kwargs = {**call.kwargs, **config}
     for names, values in stack.heuristics:
         for name, value_of in values.items():

@@ -74,7 +74,7 @@ class RecordedCall:
         return torch.device(self.about["device"])
 
     def question(self) -> Question:
-        """What has to be decided."""
+        """Return what has to be decided."""
         about = self.about
         return Question(
             kernel_with_digest(about["kernel"], about["digest"]),
@@ -86,7 +86,7 @@ class RecordedCall:
 
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[WrittenCase]:
-        """The call in a folder, for as long as the block."""
+        """Unpack the call to a folder, which is there for as long as the block."""
         with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
             with zipfile.ZipFile(self.path) as archive:
                 archive.extractall(folder)
@@ -98,7 +98,7 @@ class RecordedCall:
 
 
 def folder_of(store: Store) -> Path:
-    """Where the calls are that go with a store."""
+    """Return where the calls are that go with a store."""
     location = store.database.location
     if location.path is not None:
         return location.path.with_name(location.path.name + ".calls")
@@ -145,7 +145,7 @@ def record_call(question: Question, wanted: CallToTune, store: Store) -> None:
 
 
 def recorded_calls(store: Store) -> list[RecordedCall]:
-    """The calls that were written down; those of another Python's programs are left out."""
+    """Return the recorded calls, without those of another Python's programs."""
     found = []
     for path in sorted(folder_of(store).glob(f"*{_SUFFIX}")):
         with contextlib.suppress(OSError, zipfile.BadZipFile, KeyError, ValueError):
@@ -185,7 +185,7 @@ def tune_recorded_calls(
 
 
 def _sketches(folder: str, document: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """For each region of memory what to make it up from; None where its contents count."""
+    """Describe each region of memory for `_made_up`; None where its contents count."""
     views = [each["view"] for each in document["objects"] if each["is"] == "tensor"]
     found: list[dict[str, Any] | None] = []
     kept = 0
@@ -216,7 +216,7 @@ def _sketch(path: Path, nbytes: int, kind: str) -> dict[str, Any]:
 
 
 def _made_up(sketch: Mapping[str, Any]) -> torch.Tensor:
-    """Bytes of numbers like those that were recorded; the same every time."""
+    """Make numbers like those that were recorded; the same every time."""
     dtype = getattr(torch, sketch["dtype"])
     count = math.ceil(sketch["nbytes"] / dtype.itemsize)
     generator = torch.Generator().manual_seed(count)

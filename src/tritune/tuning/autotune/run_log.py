@@ -1,4 +1,4 @@
-"""What the processes of a program under `tritune run` tell it, for the lines that it prints.
+"""The log of a program under `tritune run`: its processes write events, `tritune run` prints them.
 
 Each process adds lines to one file, whose path the environment hands on. That reaches children
 however they were started, and however they end.
@@ -54,7 +54,7 @@ def tell(event: Event) -> None:
 
 
 def tell_once(event: Event) -> None:
-    """As `tell`, the first time that this process meets this very object."""
+    """Add an event the first time that this process meets this very object."""
     if event not in _told:
         _told.add(event)
         tell(event)
@@ -70,6 +70,6 @@ def tell_tuned(kernel: str, configs: int, failures: Sequence[str]) -> None:
 
 
 def read(path: str) -> list[Event]:
-    """The events of all processes."""
+    """Return the events of all processes."""
     with open(path, encoding="utf-8") as file:
         return [Event(**json.loads(line)) for line in file]

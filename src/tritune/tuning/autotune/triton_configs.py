@@ -38,7 +38,7 @@ class Offer:
         return self.listed.get(point) or config_of(point)
 
     def kwargs(self) -> dict[Config, dict[str, Any]] | None:
-        """What each point adds to a launch; None where there are too many to say."""
+        """Return what each point adds to a launch; None where there are too many to list."""
         if self.points.size() > MOST_PLANNED:
             return None
         return {point: self.triton_config(point).all_kwargs() for point in self.points.configs()}
@@ -56,7 +56,7 @@ def offer_of_list(configs: Sequence[triton.Config]) -> Offer:
 def offer_of_space(
     space: Space, target: Target, fields: Mapping[str, Any], configs: Sequence[triton.Config]
 ) -> Offer:
-    """The points of a space; the default is the first of the configs that is one of them."""
+    """Offer the points of a space; the default is the first of the configs that is one of them."""
     points = space.on(target.family, target.arch, fields)
     listed = {point: config for point, config in points_of(configs).items() if point in points}
     default = next(iter(listed), None) or next(points.configs())
@@ -64,7 +64,7 @@ def offer_of_space(
 
 
 def points_of(configs: Iterable[triton.Config]) -> dict[Config, triton.Config]:
-    """Each config by the point that stands for it, in their order; equal configs once."""
+    """Map points to their configs, in order; equal configs count once."""
     found: dict[Config, triton.Config] = {}
     for number, config in enumerate(configs):
         point = _point(config)
@@ -78,14 +78,14 @@ def points_of(configs: Iterable[triton.Config]) -> dict[Config, triton.Config]:
 
 
 def config_of(point: Config) -> triton.Config:
-    """The config for a point of a space: options of the compiler where Triton has them."""
+    """Return Triton's config for a point of a space."""
     values = point.as_kwargs()
     fields = {name: values.pop(name) for name in _FIELDS if name in values}
     return triton.Config(values, **fields)
 
 
 def plain(value: Any) -> Value:
-    """A value as a number or as text, the same in every process."""
+    """Return a value as a number or as text, the same in every process."""
     value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if type(value) in (bool, int, str) or (type(value) is float and value - value == 0):
         return value

@@ -1,4 +1,4 @@
-"""What a build is: a digest of everything a config's launches are made of, and facts about them."""
+"""Digests of builds, and facts that are read from their binaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAUNCH_METADATA = (
 
 
 def digest_of(config: Config, launches: Sequence[Launch | Any]) -> str:
-    """The same for two configs exactly where they launch the same thing.
+    """Digest the launches of a config; equal digests launch the same thing.
 
     A compiled kernel without its grid does not tell what the host does with the config, so the
     config itself counts then.
@@ -40,7 +40,7 @@ def digest_of(config: Config, launches: Sequence[Launch | Any]) -> str:
 
 
 def facts_of(launches: Sequence[Launch | Any]) -> dict[str, Any]:
-    """What the binaries of a config need; where there are several, the most that any of them does.
+    """Return what the binaries of a config need; of several, the most that any of them does.
 
     Nothing is loaded for it, so no device is needed.
     """
@@ -65,13 +65,13 @@ def facts_of(launches: Sequence[Launch | Any]) -> dict[str, Any]:
 
 
 def signature_of(spec: CaseSpec) -> str:
-    """A digest of what decides the binary beside the config: known before anything is compiled."""
+    """Digest what decides the binary beside the config; known before anything is compiled."""
     text = json.dumps([spec.factory, dict(spec.arguments)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _read(compiled: Any) -> BinaryFacts:
-    """What is known of one binary: no more than its size where nobody can read it."""
+    """Read the facts of one binary; only its size if no reader knows its format."""
     metadata = compiled.metadata
     unread = BinaryFacts(None, None, metadata.shared or 0, len(_binary(compiled)))
     if metadata.target.backend not in KINDS:

@@ -17,7 +17,7 @@ class CompileCount:
         knobs.compilation.listener = self._listen
 
     def taken(self) -> int:
-        """How many there were since this was last asked."""
+        """Return how many there were since this was last asked."""
         count, self._count = self._count, 0
         return count
 

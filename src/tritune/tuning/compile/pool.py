@@ -93,12 +93,12 @@ class BuildPool:
 
     @property
     def outstanding(self) -> int:
-        """How many submitted configs have not been taken as results yet."""
+        """Return how many submitted configs have not been taken as results yet."""
         return self._outstanding
 
     @property
     def broken(self) -> bool:
-        """Whether something other than a config has ended its work for good."""
+        """Return whether something other than a config has ended its work for good."""
         return self._broken is not None
 
     def submit(self, configs: Iterable[Config]) -> None:
@@ -117,7 +117,7 @@ class BuildPool:
         self._wake()
 
     def result(self, timeout_seconds: float | None = None) -> BuildResult:
-        """The next result, as soon as there is one; TimeoutError if that takes too long.
+        """Return the next result, as soon as there is one; TimeoutError if that takes too long.
 
         WorkerError where no worker can be started for this case at all, or nothing is to be had.
         """
@@ -193,7 +193,7 @@ class BuildPool:
             os.write(self._wake_in, b"\0")
 
     def _work(self) -> None:
-        """The thread. Whoever waits for a result must hear of it if the thread cannot go on."""
+        """Run the thread. Whoever waits for a result must hear of it if the thread cannot go on."""
         try:
             self._look_after_workers()
         except Exception as error:
@@ -243,7 +243,7 @@ class BuildPool:
         workers.clear()
 
     def _patience(self) -> float | None:
-        """How long nothing needs looking at unless somebody calls; None: for ever."""
+        """Return how long nothing needs looking at unless somebody calls; None: for ever."""
         if self._paused or not self._running:
             return None
         left = min(worker.deadline for worker in self._running) - time.monotonic()
@@ -252,7 +252,7 @@ class BuildPool:
     def _outcome(
         self, config: Config, event: Event, seconds: float
     ) -> BuildResult | WorkerError | None:
-        """What an event makes of a config that is being built; None while it is not over."""
+        """Return what an event makes of a config that is being built; None while it is not over."""
         result = BuildResult(config, self._signature, seconds=seconds)
         if isinstance(event, Progress):
             return None

@@ -93,15 +93,15 @@ class Bench:
         self._folder.cleanup()
 
     def vendors(self) -> list[str]:
-        """The names of what the vendor's library offers for this case."""
+        """Return the names of what the vendor's library offers for this case."""
         names = self._worker.call("vendors", {}, _OPENING_SECONDS)
         if isinstance(names, Failure):
             raise WorkerError(f"the vendor's functions cannot be listed: {names.message}")
         return list(names)
 
     def failure(self, entry: Entry) -> Verdict:
-        """Why an entry failed, in `verify` or in `time`; a verdict without a failure if it did
-        not.
+        """Return why an entry failed, in `verify` or in `time`; a verdict without a failure if it
+        did not.
         """
         return self._verdicts.get(entry, Verdict())
 
@@ -212,7 +212,7 @@ class Bench:
         self._expecting = True
 
     def _guilty(self, entry: Entry, failure: Failure) -> bool:
-        """Whether the entry is to blame that the process died while it ran.
+        """Return whether the entry is to blame that the process died while it ran.
 
         Others may have overwritten its memory before, so it gets a second chance, in a new process.
         """
@@ -233,7 +233,7 @@ class Bench:
 
 
 def _request(entry: Entry, ceiling_ms: float | None) -> dict[str, Any]:
-    """An entry as the measuring process takes it."""
+    """Return an entry as the measuring process takes it."""
     if isinstance(entry, Config):
         return {"config": entry.as_kwargs(), "ceiling_ms": ceiling_ms}
     if not entry.startswith(VENDOR):

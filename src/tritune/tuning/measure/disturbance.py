@@ -1,4 +1,4 @@
-"""Whether other processes disturbed a measurement: how long our own threads waited for a CPU."""
+"""Run delay: how long our own threads waited for a CPU, which tells if others disturbed us."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunDelay:
         self._known = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
 
     def read(self) -> Delays:
-        """The delays until now. Takes a few microseconds per thread."""
+        """Read the delays until now. Takes a few microseconds per thread."""
         if not self._known or env.BUSY.read():
             return {}
         found = {}
@@ -55,12 +55,12 @@ class RunDelay:
 
 @functools.cache
 def run_delay() -> RunDelay:
-    """The one of this process, which keeps files open."""
+    """Return this process's reader, which keeps files open."""
     return RunDelay()
 
 
 def waited_ms(before: Delays, after: Delays) -> float:
-    """The longest that one thread has waited in between.
+    """Return the longest time that one thread has waited in between.
 
     Not the sum: threads that wait at the same time delay what they compute together only once.
     """
@@ -69,5 +69,5 @@ def waited_ms(before: Delays, after: Delays) -> float:
 
 
 def disturbed(waited: float, sample_ms: float) -> bool:
-    """Whether a sample of this length tells more of other processes than of what was measured."""
+    """Return whether other processes decided a sample of this length."""
     return waited > max(WAKING_MS, MOST_SHARE * sample_ms)

@@ -65,7 +65,8 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def damage(self) -> str | None:
-        """What was written outside of the tensors that were allocated; None if nothing was."""
+        """Return what was written outside of the tensors that were allocated; None if nothing was.
+        """
         for buffer, tensor in self._guarded:
             canary = _canary(buffer.device)
             sides = (buffer[:CANARY_BYTES], "before"), (buffer[-CANARY_BYTES:], "behind")
@@ -88,7 +89,7 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
     def _guard(self, tensor: torch.Tensor, initialised: bool) -> torch.Tensor:
-        """The same tensor between canaries; without its values if it had none."""
+        """Place a tensor between canaries, without its values if it had none."""
         if tensor.device.type == "meta" or tensor.layout != torch.strided:
             return tensor
         inner = tensor.untyped_storage().nbytes()
@@ -108,7 +109,7 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """One number for each tensor's memory, all of its storage; equal numbers, equal contents."""
+    """Return a number for each tensor's storage; equal numbers mean equal contents."""
     return [_checksum(tensor) for tensor in tensors]
 
 
@@ -122,7 +123,8 @@ def _checksum(tensor: torch.Tensor) -> int:
 
 @functools.cache
 def _canary(device: torch.device) -> torch.Tensor:
-    """Bytes that no kernel writes by chance: not one value repeated, no pattern of any type."""
+    """Return bytes that no kernel writes by chance: not one value repeated, no pattern of any type.
+    """
     generator = torch.Generator().manual_seed(CANARY_BYTES)
     canary = torch.randint(0, 256, (CANARY_BYTES,), dtype=torch.uint8, generator=generator)
     return canary.to(device)

@@ -57,11 +57,11 @@ class Measurer:
             self.expect(None)
 
     def vendors(self) -> list[str]:
-        """The names of what the vendor offers."""
+        """Return the names of what the vendor offers."""
         return list(self._case.vendors())
 
     def compiles(self) -> int:
-        """How many kernels were compiled since this was last asked."""
+        """Return how many kernels were compiled since this was last asked."""
         return self._compiles.taken()
 
     def expect(self, default: Mapping[str, Any] | None) -> None:
@@ -95,7 +95,7 @@ class Measurer:
         return [] if isinstance(outputs, Failure) else outputs
 
     def verify(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Why a config must not be used; None if it may."""
+        """Return why a config must not be used; None if it may."""
         self._stopwatches.clear()
         point = Config.of(**config)
         try:
@@ -123,8 +123,8 @@ class Measurer:
                 self._report({"entry": number, "times_ms": times, "disturbed": disturbed})
 
     def _samples(self, entry: Mapping[str, Any], samples: int) -> tuple[list[float], int]:
-        """Undisturbed samples, fewer than asked for where they are not to be had in time or would
-        take too long, and how many were disturbed.
+        """Take undisturbed samples, fewer where they are not to be had in time or take too long;
+        return them and how many were disturbed.
         """
         watch = self._stopwatch(entry)
         ceiling = entry.get("ceiling_ms")

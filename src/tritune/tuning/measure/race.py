@@ -34,7 +34,7 @@ class Race:
         self._seed = seed
 
     def order(self, number: int) -> list[Entry]:
-        """Who is still in the race, shuffled for this round; the same in every process."""
+        """Return who is still in the race, shuffled for this round; the same in every process."""
         order = list(self.racing)
         random.Random(f"{self._seed} {number}").shuffle(order)
         return order
@@ -55,12 +55,12 @@ class Race:
         return HOPELESS * median(self.rounds[best])
 
     def meetings(self) -> int:
-        """How often any two of those who stay to the end have met."""
+        """Return how often any two of those who stay to the end have met."""
         kept = [self.rounds[entry] for entry in self._keep if entry in self.rounds]
         return meetings(kept) if kept else self.held
 
     def unmeasured(self) -> bool:
-        """Whether nobody has a single sample."""
+        """Return whether nobody has a single sample."""
         return not any(map(pooled, self.rounds.values()))
 
     def thin_out(self) -> None:

@@ -14,19 +14,19 @@ CONFIDENCE = 0.95
 
 
 def pooled(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The samples of all rounds."""
+    """Return the samples of all rounds."""
     return [ms for times in rounds for ms in times]
 
 
 def median(rounds: Sequence[Sequence[float]]) -> float:
-    """The median of all samples."""
+    """Return the median of all samples."""
     return statistics.median(pooled(rounds))
 
 
 def interval(
     samples: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float] | None:
-    """A confidence interval of the median; None where the samples are too few for one.
+    """Return a confidence interval of the median; None where the samples are too few for one.
 
     Between two order statistics: each sample lies below the median with probability one half,
     whatever the distribution, so how many do is binomial.
@@ -44,7 +44,7 @@ def faster(
     theirs: Sequence[Sequence[float]],
     confidence: float = CONFIDENCE,
 ) -> bool | None:
-    """Whether one candidate of a race is faster than another; None: nobody can tell.
+    """Return whether one candidate of a race is faster than another; None: nobody can tell.
 
     Rounds are compared in pairs, for what slows a machine down hits both of a pair alike. It takes
     six rounds in common to be sure of anything at 95 %.
@@ -58,7 +58,9 @@ def faster(
 
 
 def _rank(count: int, confidence: float) -> int:
-    """The largest rank (from 1) such that it and its mirror image hold the median; 0: none does."""
+    """Return the largest rank (from 1) such that it and its mirror image hold the median; 0: none
+    does.
+    """
     # The chance that at most rank - 1 samples lie on one side of the median.
     tail, rank = 0.0, 0
     while 2 * rank < count:

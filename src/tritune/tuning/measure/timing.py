@@ -43,10 +43,10 @@ class Stopwatch(Protocol):
     calls: int
 
     def sample(self) -> Sample:
-        """The time of one call: caches emptied before, several calls if they are short."""
+        """Time one call: caches flushed before, several calls if they are short."""
 
     def sample_ms(self) -> float:
-        """The time of one call, disturbed or not."""
+        """Return the time of one call, disturbed or not."""
 
 
 class CpuStopwatch:
@@ -141,7 +141,7 @@ class GpuStopwatch:
         return kept
 
     def _captured(self) -> Callable[[], Any] | None:
-        """The calls as a graph; None where something in them cannot be captured."""
+        """Capture the calls as a graph; None where something in them cannot be captured."""
         graph = _cuda.CUDAGraph()
         stream = _cuda.Stream()
         stream.wait_stream(_cuda.current_stream())
@@ -182,8 +182,8 @@ class Flush:
 
 
 def calls_for(once_ms: float) -> int:
-    """How many calls make a sample that the clock resolves: a power of four, so that two processes
-    that time the same call mostly agree.
+    """Return how many calls make a sample that the clock resolves: a power of four, so that two
+    processes that time the same call mostly agree.
     """
     needed = min(MOST_CALLS, SHORTEST_SAMPLE_MS / max(once_ms, 1e-6))
     calls = 1
@@ -199,7 +199,7 @@ def stopwatch(
     flush: Flush,
     calls: int | None = None,
 ) -> Stopwatch:
-    """What takes times on this device; made by a first call, which loads and warms up.
+    """Make the stopwatch of a device, with a first call, which loads and warms up.
 
     With `calls`, so many are a sample if they are short; else as many as the clock needs.
     """

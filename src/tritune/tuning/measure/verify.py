@@ -55,7 +55,7 @@ def _verify_outputs(
 
 
 def guarded_run(case: Case, config: Config, garbage_byte: int) -> list[torch.Tensor] | Failure:
-    """The outputs of one run, copied; or how it wrote outside of what it had allocated."""
+    """Return copies of the outputs of one run, or how it wrote outside of what it had allocated."""
     case.restore()
     with Guard(garbage_byte) as guard:
         outputs = case.run(config)
@@ -66,7 +66,7 @@ def guarded_run(case: Case, config: Config, garbage_byte: int) -> list[torch.Ten
 
 
 def outputs_of(call: Callable[[], Any]) -> tuple[torch.Tensor, ...]:
-    """What a function gives, one tensor or several."""
+    """Call a function; return its tensors, one or several."""
     outputs = call()
     return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
 
@@ -74,7 +74,7 @@ def outputs_of(call: Callable[[], Any]) -> tuple[torch.Tensor, ...]:
 def judge(
     outputs: Sequence[torch.Tensor], expected: Expected | None, sample: Sequence[torch.Tensor]
 ) -> str | None:
-    """What is wrong with the outputs, or None."""
+    """Return what is wrong with the outputs, or None."""
     known = expected.reference if expected is not None else sample
     if not known:
         return None
@@ -94,8 +94,7 @@ def judge(
 def judge_vendor(
     outputs: Sequence[torch.Tensor], expected: Expected | None, sample: Sequence[torch.Tensor]
 ) -> str | None:
-    """As `judge`, with more room for other orders of sums: who is compared with ours is not to be
-    left out for a rounding.
+    """Judge with more room for other orders of sums: a rival is not to be left out for a rounding.
     """
     if expected is not None:
         expected = replace(expected, slack=max(expected.slack, _VENDOR_SLACK))
@@ -105,7 +104,7 @@ def judge_vendor(
 def within_rule(
     out: torch.Tensor, reference: torch.Tensor, plain: torch.Tensor, slack: float = 2.0
 ) -> str | None:
-    """Why a result is worse than the dtype allows; None if it is not.
+    """Return why a result is worse than the dtype allows; None if it is not.
 
     max|out - ref| <= slack * max|plain - ref| + 2 * max|ref + 0.3 - 0.3 - ref|
 
@@ -126,7 +125,7 @@ def within_rule(
 
 
 def agrees(out: torch.Tensor, sample: torch.Tensor) -> str | None:
-    """Why a result is not what another config gave, up to the order of its sums."""
+    """Return why a result is not what another config gave, up to the order of its sums."""
     if out.shape != sample.shape or out.dtype != sample.dtype:
         return (
             f"{out.dtype} of shape {tuple(out.shape)}, the default config gives "
@@ -144,7 +143,7 @@ def agrees(out: torch.Tensor, sample: torch.Tensor) -> str | None:
 
 
 def _too_far(out: torch.Tensor, exact: torch.Tensor, allowed: float) -> str | None:
-    """Where the result is further from the exact one than allowed."""
+    """Return where the result is further from the exact one than allowed, or None."""
     ours, infinite = out.double(), exact.isinf()
     # Infinities must be the same ones; they have no distance.
     if not torch.equal(ours[infinite], exact[infinite]):
@@ -167,7 +166,7 @@ def _largest(values: torch.Tensor) -> float:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same, bit for bit."""
+    """Return whether two tensors are the same, bit for bit."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     pair = (each.contiguous().flatten().view(torch.uint8) for each in (one, other))

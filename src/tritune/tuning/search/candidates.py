@@ -39,7 +39,7 @@ class Candidates:
 
     @property
     def warm(self) -> bool:
-        """Whether anything is known from elsewhere."""
+        """Return whether anything is known from elsewhere."""
         return self.lengths is not None
 
     def add(self, configs: Iterable[Config]) -> int:

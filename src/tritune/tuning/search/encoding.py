@@ -70,7 +70,9 @@ def _columns(values: Sequence[Value]) -> list[_Column]:
 
 
 def _size(numbers: Sequence[float]) -> Callable[[float], float]:
-    """A logarithmic scale where all numbers are positive; from one up if zero is among them."""
+    """Return a logarithmic scale; of log(1 + x) if zero is among the numbers, linear if negative
+    ones are.
+    """
     if min(numbers) > 0:
         return math.log2
     if min(numbers) == 0:

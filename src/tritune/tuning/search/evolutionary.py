@@ -32,7 +32,7 @@ class Evolutionary(Strategy):
         return self._any()
 
     def _parents(self) -> list[tuple[float, Config]]:
-        """The best known configs, the best first."""
+        """Return the best known configs, the best first."""
         known = ((ms, config) for config, ms in self.results.items() if ms is not None)
         return heapq.nsmallest(POPULATION, known, key=lambda entry: entry[0])
 
@@ -52,5 +52,5 @@ class Evolutionary(Strategy):
         return child
 
     def _choose(self, parents: list[tuple[float, Config]]) -> Config:
-        """The better of two: the best are chosen more often, the others not never."""
+        """Return the better of two: the best are chosen more often, the others not never."""
         return parents[min(self.rng.randrange(len(parents)) for _ in range(2))][1]

@@ -36,7 +36,7 @@ class GaussianProcess:
 
     @property
     def lengths(self) -> Array:
-        """The logarithms of the length scales that were found."""
+        """Return the logarithms of the length scales that were found."""
         return self._theta[:-1]
 
     def fit(self, rows: Sequence[int], values: Array) -> None:
@@ -56,7 +56,7 @@ class GaussianProcess:
         self._forget()
 
     def predict(self, rows: Sequence[int], values: Array) -> tuple[Array, Array]:
-        """The mean and the standard deviation at every candidate, given the observations."""
+        """Return the mean and the standard deviation at every candidate, given the observations."""
         self._condition(rows)
         count = len(rows)
         lower = self._cholesky[:count, :count]
@@ -99,7 +99,8 @@ class GaussianProcess:
             self._whitened = np.pad(self._whitened, ((0, more), (0, 0)))
 
     def _append(self, same: int, new: list[int]) -> None:
-        """Rows of the Cholesky factor for new observations, and what they explain everywhere."""
+        """Add rows to the Cholesky factor for new observations, and what they explain everywhere.
+        """
         kernel = _matern(np.sqrt(5 * _apart(self._scaled[new], self._scaled)))
         end = same + len(new)
         left = self._whitened[:same, new].T
@@ -114,18 +115,18 @@ class GaussianProcess:
 
 
 def _apart(left: Array, right: Array) -> Array:
-    """Squared distances between all rows of both."""
+    """Return squared distances between all rows of both."""
     squares = np.add.outer((left**2).sum(1), (right**2).sum(1))
     return np.maximum(squares - 2 * left @ right.T, 0)
 
 
 def _matern(root: Array) -> Array:
-    """The Matérn 5/2 kernel, of distances that are multiplied with the root of 5 already."""
+    """Return the Matérn 5/2 kernel, of distances that are multiplied with the root of 5 already."""
     return (1 + root + root**2 / 3) * np.exp(-root)
 
 
 def _cost(theta: Array, apart: Array, values: Array, expected: Array) -> tuple[float, Array]:
-    """The negative log posterior of length scales and noise, and its gradient.
+    """Return the negative log posterior of length scales and noise, and its gradient.
 
     The scale of the function is not searched for: its best value has a closed form.
     """

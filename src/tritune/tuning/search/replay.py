@@ -43,7 +43,7 @@ class Curve:
 
 
 def priors_for(space: Recorded, others: Sequence[Recorded]) -> tuple[Recorded, ...]:
-    """Those that were recorded with the same parameters. A space is never its own prior."""
+    """Return the spaces that were recorded with the same parameters, without the space itself."""
     return tuple(
         other
         for other in others
@@ -54,7 +54,7 @@ def priors_for(space: Recorded, others: Sequence[Recorded]) -> tuple[Recorded, .
 
 
 def replay(job: Job, strategy: str, seed: int, trials: int = BUDGETS[-1]) -> tuple[float, ...]:
-    """The fraction of the optimum after 1, 2, ... trials, one config asked for at a time."""
+    """Return the fraction of the optimum after 1, 2, ... trials, one config asked for at a time."""
     results, optimum = job.space.results, job.space.best_ms
     points, priors = Listed(results), [Prior(other.results) for other in job.warm]
     searcher = STRATEGIES[strategy](points, random.Random(seed), priors)
@@ -76,7 +76,9 @@ def replay_all(
     seeds: int,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Curve]:
-    """Every strategy on every space with every seed, on all cores; `watch` hears done and total."""
+    """Replay every strategy on every space with every seed, on all cores; `watch` hears done and
+    total.
+    """
     wanted = [
         (name, place, seed)
         for name in strategies
@@ -91,7 +93,7 @@ def replay_all(
 
 
 def mean_fractions(curves: Sequence[Curve]) -> list[float]:
-    """The mean over curves after each trial."""
+    """Return the mean over curves after each trial."""
     columns = zip(*(curve.fractions for curve in curves), strict=True)
     return [statistics.fmean(column) for column in columns]
 

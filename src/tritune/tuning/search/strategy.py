@@ -1,4 +1,4 @@
-"""What every search strategy is: something that can be asked for configs and told their times."""
+"""The base class of search strategies: asked for configs, told their times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_WINNERS = 4
 
 @dataclass(frozen=True)
 class Prior:
-    """What was measured for a near problem or on another device, in milliseconds.
+    """Times for a near problem or on another device, in milliseconds.
 
     A time of None is a failure. A similarity of 1 is the nearest there is; towards 0, less is
     expected of it.
@@ -54,7 +54,7 @@ class Strategy(ABC):
         self._shuffled: Iterator[Config] | None = None
 
     def ask(self, count: int) -> list[Config]:
-        """The next configs to try, all new; none when every config was tried."""
+        """Return the next configs to try, all new; none when every config was tried."""
         found: list[Config] = []
         while len(found) < count:
             config = self._next_winner() or self._propose()
@@ -65,19 +65,19 @@ class Strategy(ABC):
         return found
 
     def tell(self, config: Config, ms: float | None) -> None:
-        """How long a config took, or None if it failed."""
+        """Take in how long a config took, or None if it failed."""
         self._taken[config] = None
         self.results[config] = ms
 
     @abstractmethod
     def _propose(self) -> Config | None:
-        """One config that was not taken yet, or None when there is none left."""
+        """Return one config that was not taken yet, or None when there is none left."""
 
     def _fresh(self, configs: Iterator[Config] | Sequence[Config]) -> Iterator[Config]:
         return (config for config in configs if config not in self._taken)
 
     def _any(self) -> Config | None:
-        """A random config that was not taken yet, or None when there is none left."""
+        """Return a random config that was not taken yet, or None when there is none left."""
         if self._shuffled is None:
             self._shuffled = self._fresh(self._in_random_order())
         return next(self._shuffled, None)
@@ -104,7 +104,7 @@ class Strategy(ABC):
 
 
 def winners(points: Points, prior: Sequence[Prior]) -> list[Config]:
-    """The best configs of the priors, which take turns, the most similar first.
+    """Return the best configs of the priors, which take turns, the most similar first.
 
     In each round, the next of a prior has to differ in one parameter more from all those before:
     where a config leads nowhere, its neighbours do not either, and where it does, the search will

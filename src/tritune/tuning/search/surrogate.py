@@ -114,7 +114,7 @@ class Surrogate(Strategy):
         return some[int(apart.argmax())]
 
     def _promise(self, candidates: Candidates) -> Array:
-        """How much better than the best each candidate is expected to be."""
+        """Return how much better than the best each candidate is expected to be."""
         refit = len(self.results) >= self._fitted_to * REFIT
         if refit:
             self._fitted_to = len(self.results)
@@ -128,7 +128,7 @@ class Surrogate(Strategy):
         return promise
 
     def _choose(self) -> list[Config]:
-        """What to learn from: everything, or when that is much, the best and some others."""
+        """Choose what to learn from: everything, or when that is much, the best and some others."""
         if len(self.results) <= RESULTS:
             return list(self.results)
         ranked = sorted(self.results, key=lambda c: self.results[c] or math.inf)
@@ -152,7 +152,7 @@ class Surrogate(Strategy):
         return deviation * (gap * ndtr(gap) + density)
 
     def _margin(self) -> float:
-        """By how much a time has to be shorter, as a difference of logarithms."""
+        """Return by how much a time has to be shorter, as a difference of logarithms."""
         coarse = min(COARSE, COARSE_SHARE * self.points.size())
         return MARGIN * min(1.0, coarse / len(self.results)) ** 2
 

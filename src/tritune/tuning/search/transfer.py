@@ -1,4 +1,4 @@
-"""What was measured elsewhere, as something that a model can begin from."""
+"""Transfer: times from elsewhere, as columns that a model can begin from."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def transfer(
 def _learn(
     known: Mapping[int, float | None], vectors: Array, rng: random.Random
 ) -> tuple[Array, Array]:
-    """Standardised times of all candidates, guessed where unknown, and the length scales."""
+    """Return standardised times of all candidates, guessed where unknown, and the length scales."""
     rows = np.array(list(known))
     values = standardised(levels(list(known.values())))
     ranked = values.argsort(kind="stable").tolist()
@@ -74,7 +74,7 @@ def _learn(
 
 
 def levels(times_ms: Sequence[float | None]) -> Array:
-    """Logarithms of times, failures being as bad as the worst.
+    """Return logarithms of times, failures being as bad as the worst.
 
     Beyond the median, a time counts at most as far as the best is on the other side: how bad the
     bad ones are would only distract from what makes the good ones good.

@@ -64,7 +64,7 @@ def _make(start: Mapping[str, Any], say: Callable[[str, Any], None]) -> Any:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """What "package.module:name" names."""
+    """Return what "package.module:name" names."""
     module, _, attribute = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return found

@@ -38,7 +38,7 @@ def device_lock(
     wait: bool = True,
     waiting: Callable[[int | None], None] = lambda holder: None,
 ) -> Iterator[None]:
-    """For as long as the block, no other process measures on the device.
+    """Keep other processes from measuring on the device for as long as the block.
 
     If one does, `waiting` is told its process id, if that is known, before this one waits; it is an
     error instead if it is not to `wait`. Those that wait get the device in turn. Within the block,
@@ -77,7 +77,7 @@ def device_lock(
 
 
 def lock_path(device: torch.device) -> Path:
-    """The file that stands for a device, on this machine and for this user."""
+    """Return the file that stands for a device, on this machine and for this user."""
     name = device.type
     if device.type != "cpu":
         number = torch.cuda.current_device() if device.index is None else device.index
@@ -114,7 +114,7 @@ def _unlock(file: IO[bytes]) -> None:
 
 
 def _holder(file: IO[bytes]) -> int | None:
-    """The process that has written its id into a lock's file."""
+    """Return the process that has written its id into a lock's file."""
     with suppress(ValueError):
         return int(os.pread(file.fileno(), 20, 0))
     return None

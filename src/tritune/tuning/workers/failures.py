@@ -1,4 +1,4 @@
-"""Why a config failed, in the store's words: from an exception, or from how a process ended."""
+"""Failure reasons, in the store's words: from an exception, or from how a process ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Failure:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What an exception from compiling or running a config means."""
+    """Classify an exception from compiling or running a config."""
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
 
@@ -57,7 +57,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def failure_of_compiler(error: Exception) -> Failure:
-    """As `failure_of`, for an exception while nothing but compiling was going on."""
+    """Classify an exception while nothing but compiling was going on."""
     failure = failure_of(error)
     if failure.reason == "crash":
         return Failure("compile_error", failure.message)
@@ -65,7 +65,7 @@ def failure_of_compiler(error: Exception) -> Failure:
 
 
 def failure_of_exit(status: int, stderr: str) -> Failure:
-    """What the end of a process means, from its exit status and the last it wrote to stderr."""
+    """Classify the end of a process, by its exit status and the last it wrote to stderr."""
     if _NO_MEMORY.search(stderr):
         return Failure("out_of_resources", brief(f"out of memory\n{stderr}"))
     if status == -signal.SIGKILL:
@@ -84,7 +84,7 @@ def failure_of_exit(status: int, stderr: str) -> Failure:
 
 
 def brief(text: str) -> str:
-    """The lines of a long message that tell the most: where it begins and where it ends."""
+    """Return the lines of a long message that tell the most: its beginning and its end."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:2], "…", *lines[3 - _MOST_LINES :]]

@@ -103,12 +103,12 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
+        """Return the process, if there is one."""
         return self._child.process.pid if self._child else None
 
     @property
     def deadline(self) -> float:
-        """When (by `time.monotonic`) the present step has taken too long."""
+        """Return when (by `time.monotonic`) the present step has taken too long."""
         return self._deadline
 
     def fileno(self) -> int:
@@ -172,7 +172,7 @@ class Worker:
             select.select([self.fileno()], [], [], patience)
 
     def poll(self) -> list[Event]:
-        """What has happened since the last call, without waiting."""
+        """Return what has happened since the last call, without waiting."""
         if self._child is None or not self._busy:
             return []
         # The order matters: what a process wrote before it ended must not be lost.
@@ -258,7 +258,7 @@ class Worker:
 
 
 def explain(event: Event) -> str:
-    """Why a worker is of no use, for whoever has to be told."""
+    """Return why a worker is of no use, for whoever has to be told."""
     if isinstance(event, Refusal):
         return event.message
     if isinstance(event, Death):
@@ -319,7 +319,7 @@ class _Child:
                 data = data[os.write(self._requests, data) :]
 
     def lines(self) -> list[bytes]:
-        """The whole lines that have come in."""
+        """Return the whole lines that have come in."""
         while not self.ended:
             try:
                 chunk = os.read(self.answers, 1 << 16)

@@ -26,7 +26,7 @@ class _Kept:
         self.pid, self.environment, self.folder = _circumstances()
 
     def suits(self, settings: Settings) -> bool:
-        """Whether its processes are such as would be started now."""
+        """Return whether its processes are such as would be started now."""
         enough = self.jobs >= settings.jobs and self.memory_bytes >= settings.memory_bytes
         return enough and (self.pid, self.environment, self.folder) == _circumstances()
 
@@ -66,7 +66,7 @@ def dismiss() -> None:
 
 
 def _take(settings: Settings) -> _Kept:
-    """The crew that waits, for this caller alone, or a new one."""
+    """Return the crew that waits, for this caller alone, or a new one."""
     global _idle
     with _lock:
         if _dismissal is not None:

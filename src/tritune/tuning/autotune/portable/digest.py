@@ -19,7 +19,9 @@ from tritune.tuning.autotune.portable.names import Reads, is_shared, read_names
 
 
 def code_digest(function: Any) -> str:
-    """The same in every process, whatever it did before; where in its file it is does not count."""
+    """Return the same in every process, whatever it did before; where in its file it is does not
+    count.
+    """
     digest = hashlib.sha256()
     for part in _parts(function, {}):
         digest.update(part.encode() + b"\0")

@@ -38,14 +38,14 @@ _PLACE = (
 
 
 def python(packer: Packer, function: Any) -> dict[str, Any]:
-    """A function that Python runs: a hook, a grid."""
+    """Return a function that Python runs: a hook, a grid."""
     known = function.__globals__
     reads: Reads = {name: {} for name in global_names(function.__code__) if name in known}
     return {"is": "function", **_function(packer, function, reads)}
 
 
 def constexpr(packer: Packer, function: Any) -> dict[str, Any]:
-    """A `constexpr_function`: Python that Triton runs while it compiles."""
+    """Return a `constexpr_function`: Python that Triton runs while it compiles."""
     return {
         "is": "constexpr_function",
         "fn": python(packer, function.fn),
@@ -56,7 +56,7 @@ def constexpr(packer: Packer, function: Any) -> dict[str, Any]:
 
 
 def jit(packer: Packer, kernel: Any) -> dict[str, Any]:
-    """A `triton.jit` function."""
+    """Return a `triton.jit` function."""
     owner = import_name(type(kernel))
     if owner is None:
         raise PortableError(f"{kernel.__name__} is of class {type(kernel).__qualname__}")
@@ -81,7 +81,7 @@ def jit(packer: Packer, kernel: Any) -> dict[str, Any]:
 
 
 def _reads(kernel: Any) -> Reads:
-    """The globals that a kernel reads.
+    """Return the globals that a kernel reads.
 
     A name that is also assigned in the kernel is a local variable. Triton's cache key takes it for
     a global while it has not seen the assignment, but only a few kinds of values enter the key.
@@ -132,7 +132,7 @@ def make_function(
     register: Callable[[Any], None],
     value: Callable[[Any], Any],
 ) -> Any:
-    """The function again; `register` is told of it before what it refers to is made."""
+    """Return the function again; `register` is told of it before what it refers to is made."""
     code = marshal.loads(base64.b64decode(described["code"]))
     cells = {name: CellType() for name in code.co_freevars}
     function = FunctionType(
@@ -149,7 +149,7 @@ def make_function(
 
 
 def make_jit(described: dict[str, Any], function: Any, value: Callable[[Any], Any]) -> Any:
-    """The Triton function around a function that `make_function` made."""
+    """Return the Triton function around a function that `make_function` made."""
     owner = imported(described["class"])
     options = {**described["options"], "repr": value(described["repr"])}
     return _wrapped(described, function, lambda: owner(function, **options))

@@ -19,14 +19,14 @@ _SHARED = {*sys.stdlib_module_names, "triton", "torch", "numpy", "tritune"} - {"
 
 
 def read_names(tree: ast.AST) -> tuple[Reads, set[str]]:
-    """The names that Triton code reads, with the attributes it reads of them, and those that it
-    assigns.
+    """Return the names that Triton code reads, with the attributes it reads of them, and those that
+    it assigns.
     """
     reads: Reads = {}
     assigned: set[str] = set()
 
     def visit(node: ast.AST) -> Reads | None:
-        """What is read of this node, if it is a name or an attribute of one."""
+        """Return what is read of this node, if it is a name or an attribute of one."""
         found: Reads | None = None
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
@@ -47,7 +47,7 @@ def read_names(tree: ast.AST) -> tuple[Reads, set[str]]:
 
 
 def global_names(code: CodeType) -> set[str]:
-    """The globals that Python code reads, in the functions inside it too."""
+    """Return the globals that Python code reads, in the functions inside it too."""
     names = {
         str(step.argval)
         for step in dis.get_instructions(code)
@@ -60,12 +60,12 @@ def global_names(code: CodeType) -> set[str]:
 
 
 def is_shared(module_name: str) -> bool:
-    """Whether a module is best imported where it is needed, whatever is used of it."""
+    """Return whether a module is best imported where it is needed, whatever is used of it."""
     return module_name.partition(".")[0] in _SHARED
 
 
 def module_is_importable(module: ModuleType) -> bool:
-    """Whether another process that imports the module's name gets this module's file."""
+    """Return whether another process that imports the module's name gets this module's file."""
     name = module.__name__
     if name == "__main__" or sys.modules.get(name) is not module:
         return False
@@ -103,7 +103,7 @@ def import_name(thing: Any) -> tuple[str, int] | None:
 
 
 def imported(name: str, wrappers: int = 0) -> Any:
-    """What `import_name` named."""
+    """Return what `import_name` named."""
     module, _, path = name.partition(":")
     found: Any = importlib.import_module(module)
     for part in path.split("."):

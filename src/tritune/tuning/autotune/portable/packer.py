@@ -50,7 +50,7 @@ class Packer:
             json.dump(document, file)
 
     def value(self, value: Any, where: str) -> Any:
-        """The value as JSON; `where` tells the reader of an error what could not be sent."""
+        """Return the value as JSON; `where` tells the reader of an error what could not be sent."""
         kind = type(value)
         if kind in (type(None), bool, int, float, str):
             return value
@@ -80,7 +80,7 @@ class Packer:
         return self._imported(value, where)
 
     def namespace(self, variables: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The number of a module's variables, and those that travel so far."""
+        """Return the number of a module's variables, and those that travel so far."""
         number = self._number(variables)
         if number is None:
             name = str(variables.get("__name__", "__main__"))
@@ -117,8 +117,8 @@ class Packer:
         return len(self._objects) - 1
 
     def _kernel(self, kernel: Any, where: str) -> dict[str, Any]:
-        """A Triton function by its code; by its name where its code refers to what cannot travel,
-        and where every process has it anyway.
+        """Return a Triton function by its code; by its name where its code refers to what cannot
+        travel, and where every process has it anyway.
         """
         found = import_name(kernel)
         if found is not None and is_shared(found[0]):
@@ -153,8 +153,8 @@ class Packer:
         return {"is": "object", "number": number}
 
     def _module(self, module: ModuleType, reads: Reads, where: str) -> dict[str, Any]:
-        """A module by its name if every process has it, else by those of its variables that are
-        read; by its name again where that is not known.
+        """Return a module by its name if every process has it, else by those of its variables that
+        are read; by its name again where that is not known.
         """
         name = module.__name__
         if is_shared(name) and module_is_importable(module):

@@ -44,7 +44,7 @@ class TensorFiles:
         self._views: list[tuple[dict[str, Any], torch.Tensor]] = []
 
     def view(self, tensor: torch.Tensor, where: str) -> dict[str, Any]:
-        """A description of the tensor; complete once `write` has been called."""
+        """Return a description of the tensor; complete once `write` has been called."""
         if tensor.layout is not torch.strided or type(tensor).__name__ == "FakeTensor":
             raise PortableError(f"{where} is a {type(tensor).__name__} without memory of its own")
         if tensor.data_ptr() % tensor.element_size():
@@ -126,7 +126,7 @@ class Regions:
         return range(len(self._contents))
 
     def tensor(self, view: Mapping[str, Any]) -> torch.Tensor:
-        """The tensor that was described, in this process's copy of its memory."""
+        """Return the tensor that was described, in this process's copy of its memory."""
         return _view(self._contents[view["region"]], view)
 
     def begin_with_zeros(self, view: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Regions:
         self.tensor(view).zero_()
 
     def changed(self) -> set[int]:
-        """The regions that are not as they were read."""
+        """Return the regions that are not as they were read."""
         pairs = zip(self._contents, self._pristine, strict=True)
         return {
             number for number, (now, before) in enumerate(pairs) if not torch.equal(now, before)
@@ -149,7 +149,7 @@ class Regions:
             guard.fill_(GUARD_VALUE)
 
     def guards(self, numbers: Iterable[int]) -> list[torch.Tensor]:
-        """The bytes before and after these regions."""
+        """Return the bytes before and after these regions."""
         found = []
         for content in (self._contents[number] for number in numbers):
             whole = torch.empty(0, dtype=torch.uint8, device=content.device)
@@ -161,7 +161,8 @@ class Regions:
 
 
 def _mapped(path: str, description: Mapping[str, Any]) -> torch.Tensor:
-    """The bytes of a file, which writing to them does not change; on a GPU, a copy of them."""
+    """Return the bytes of a file, which writing to them does not change; on a GPU, a copy of them.
+    """
     nbytes = description["nbytes"]
     if nbytes:
         content = torch.from_file(path, shared=False, size=nbytes, dtype=torch.uint8)

@@ -39,13 +39,15 @@ class Unpacker:
         return Regions(self._folder, self._regions_described)
 
     def value(self, packed: Any) -> Any:
-        """The value that was packed."""
+        """Return the value that was packed."""
         if not isinstance(packed, dict):
             return packed
         return _READ[packed["is"]](self, packed)
 
     def views(self, packed: Any) -> list[dict[str, Any]]:
-        """The tensors in a packed value, as `Regions` knows them; those of functions are not."""
+        """Return the tensors in a packed value, as `Regions` knows them; those of functions are
+        not.
+        """
         if isinstance(packed, list):
             return [view for each in packed for view in self.views(each)]
         if not isinstance(packed, dict):
