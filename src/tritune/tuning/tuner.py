@@ -33,8 +33,8 @@ from tritune.store.winner import PAIRED_ROUNDS, UNDECIDED, Winner
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.compile.pool import BuildPool, BuildResult
 from tritune.tuning.effort import Effort
-from tritune.tuning.measure.client import VENDOR, Bench
-from tritune.tuning.measure.race import Entry, meetings
+from tritune.tuning.measure.client import VENDOR, Bench, Entry
+from tritune.tuning.measure.race import paired_rounds
 from tritune.tuning.measure.statistics import Round, median, pooled
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
 from tritune.tuning.workers.crew import Crew
@@ -266,8 +266,8 @@ class _Tuning:
             least_rounds=PAIRED_ROUNDS,
             two_processes=(self.results[finalists[0]] or 0.0) < SHORT_MS,
         )
-        met = meetings([times[each] for each in finalists if each in times])
-        decided = believed and met >= PAIRED_ROUNDS
+        paired = paired_rounds([times[each] for each in finalists if each in times])
+        decided = believed and paired >= PAIRED_ROUNDS
         self.busy = not decided
         found: dict[Config, list[Samples]] = {}
         for entry, rounds in times.items():

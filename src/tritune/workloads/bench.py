@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,8 @@ from tritune.targets.device import detect
 from tritune.targets.probes import COPY, READ, Probe
 from tritune.targets.roofline import fastest_probe, measure_limits
 from tritune.tuning.case import Expected
+from tritune.tuning.measure.race import Race
+from tritune.tuning.measure.statistics import pooled
 from tritune.tuning.measure.timing import CpuStopwatch, Flush, stopwatch
 from tritune.tuning.measure.verify import judge, judge_vendor, outputs_of
 from tritune.workloads.case import OpCase
@@ -124,7 +125,7 @@ def measure(
     probed = bound().kind
     probe = fastest_probe(probed, device)
     samples, repeated, reached = _race(
-        case, {**calls, **rivals}, rivals.keys(), probe, seconds, random.Random(seed)
+        case, {**calls, **rivals}, rivals.keys(), probe, seconds, seed
     )
     medians = {name: statistics.median(found) for name, found in samples.items()}
     limit = bound(calls=repeated)
@@ -212,10 +213,10 @@ def _with(workload: Workload, config: Config, inputs: dict[str, Any]) -> Outputs
 def _race(
     case: OpCase,
     calls: Mapping[str, Callable[[], Any]],
-    rivals: Any,
+    rivals: Collection[str],
     probe: Probe,
     seconds: float,
-    rng: random.Random,
+    seed: int,
 ) -> tuple[dict[str, list[float]], int, float]:
     """Samples of each, in milliseconds of a call; how many calls one sample has; the best rate of
     the probe.
@@ -226,18 +227,18 @@ def _race(
     clocks = [w for w in watches.values() if isinstance(w, CpuStopwatch)]
     for clock in clocks:
         clock.calls = max(each.calls for each in clocks)
-    times: dict[str, list[float]] = {name: [] for name in watches}
+    race = Race(watches, keep=watches, seed=seed)
     started, rate = time.monotonic(), 0.0
-    for number in range(MOST_ROUNDS):
-        if number >= LEAST_ROUNDS and time.monotonic() - started > seconds:
+    while race.held < MOST_ROUNDS:
+        if race.held >= LEAST_ROUNDS and time.monotonic() - started > seconds:
             break
-        order = list(watches)
-        rng.shuffle(order)
-        for name in order:
-            times[name].append(watches[name].sample_ms())
+        race.hold(lambda name: [watches[name].sample_ms()])
         rate = max(rate, probe.rate(case.device, LIMIT_CALLS))
-        if number + 1 == BEHIND_ROUNDS:
-            best = min((min(times[n]) for n in watches if n in rivals), default=0.0)
-            for name in [n for n in watches if n in rivals and min(times[n]) > BEHIND * best]:
-                del watches[name]
+        if race.held == BEHIND_ROUNDS:
+            fastest = {name: min(pooled(race.rounds[name])) for name in rivals}
+            best = min(fastest.values(), default=0.0)
+            for name in rivals:
+                if fastest[name] > BEHIND * best:
+                    race.leave(name)
+    times = {name: pooled(rounds) for name, rounds in race.rounds.items()}
     return times, max((clock.calls for clock in clocks), default=1), rate

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tritune.space import Config
-from tritune.tuning.measure.race import Race, meetings
+from tritune.tuning.measure.race import Race, paired_rounds
 
 FAST, SLOW, SLOWEST = (Config.of(BLOCK=size) for size in (64, 32, 16))
 VENDOR = "vendor:library"
@@ -16,7 +16,7 @@ def run(race: Race, times_ms: dict, rounds: int, spread: float = 0.01) -> list[l
         for entry in order:
             base = times_ms[entry]
             race.add(entry, [base, base * (1 + spread), base * (1 + 2 * spread)])
-        race.thin_out()
+        race.end_round()
     return ran
 
 
@@ -45,7 +45,7 @@ def test_nobody_is_hopeless_where_the_best_has_been_as_slow_itself():
     race = Race([FAST, SLOWEST])
     race.add(FAST, [1.0, 1.0, 6.0])
     race.add(SLOWEST, [5.0])
-    race.thin_out()
+    race.end_round()
     assert set(race.racing) == {FAST, SLOWEST}
 
 
@@ -64,7 +64,7 @@ def test_who_is_asked_to_stay_stays():
 
 
 def test_the_vendor_drives_no_config_out():
-    race = Race([FAST, SLOW, VENDOR])
+    race = Race([FAST, SLOW, VENDOR], leads=lambda entry: entry != VENDOR)
     run(race, {FAST: 10.0, SLOW: 10.05, VENDOR: 1.0}, 5)
     assert set(race.racing) == {FAST, SLOW, VENDOR}
 
@@ -90,8 +90,8 @@ def test_a_round_that_others_disturbed_decides_nothing_about_an_entry():
     for fast, slow in [((1.0,), ()), ((), (1.2,)), ((1.0,), (1.2,))]:
         race.add(FAST, fast)
         race.add(SLOW, slow)
-        race.thin_out()
-    assert race.meetings() == 1
+        race.end_round()
+    assert race.paired_rounds() == 1
     assert race.ceiling_ms(SLOW) is None
     assert set(race.racing) == {FAST, SLOW}
 
@@ -101,7 +101,7 @@ def test_who_was_never_measured_is_neither_the_best_nor_driven_out():
     for _ in range(6):
         race.add(FAST, ())
         race.add(SLOW, (1.0, 1.0, 2.0))
-        race.thin_out()
+        race.end_round()
     assert set(race.racing) == {FAST, SLOW}
     assert race.ceiling_ms(FAST) == 3.0
     assert not race.unmeasured()
@@ -109,6 +109,21 @@ def test_who_was_never_measured_is_neither_the_best_nor_driven_out():
 
 def test_entries_meet_in_the_rounds_in_which_both_were_measured():
     one, other, third = [(1.0,), (), (1.0,)], [(2.0,), (2.0,), (2.0,)], [(), (3.0,), (3.0,)]
-    assert meetings([one]) == 2
-    assert meetings([one, other]) == 2
-    assert meetings([one, other, third]) == 1
+    assert paired_rounds([one]) == 2
+    assert paired_rounds([one, other]) == 2
+    assert paired_rounds([one, other, third]) == 1
+
+
+def test_a_held_round_times_everyone_once_and_drops_who_fails():
+    race = Race([FAST, SLOW, SLOWEST])
+    race.hold(lambda entry: None if entry == SLOW else (1.0,))
+    assert race.held == 1
+    assert race.rounds == {FAST: [(1.0,)], SLOWEST: [(1.0,)]}
+
+
+def test_who_leaves_keeps_its_samples():
+    race = Race([FAST, SLOW])
+    race.hold(lambda entry: (1.0,))
+    race.leave(SLOW)
+    race.hold(lambda entry: (1.0,))
+    assert race.rounds == {FAST: [(1.0,), (1.0,)], SLOW: [(1.0,)]}

@@ -7,15 +7,17 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.measure.race import Entry, Race
+from tritune.tuning.measure.race import Race
 from tritune.tuning.measure.statistics import Round
 from tritune.tuning.workers.failures import Failure
 from tritune.tuning.workers.process import Worker, WorkerError
 
+#: A config, or the name of something else that races along: the vendor's function.
+Entry: TypeAlias = "Config | str"
 #: What entries of a race that are the vendor's begin with.
 VENDOR = "vendor:"
 #: A race in which other processes keep too many samples from being taken is given so many times
@@ -145,14 +147,14 @@ class Bench:
         With `two_processes` the second half is measured in a new one: where things lie in memory
         is a process's luck, and doubles the time of some short calls.
         """
-        race = Race(entries, keep, seed)
+        race = Race(entries, keep, seed, leads=lambda entry: isinstance(entry, Config))
         started = time.monotonic()
         most = PATIENCE * least_rounds
         while race.held < max(rounds, most):
             spent = time.monotonic() - started
             late = budget_seconds is not None and spent > budget_seconds
             due = late or race.held >= rounds
-            if due and (race.meetings() >= least_rounds or race.held >= most):
+            if due and (race.paired_rounds() >= least_rounds or race.held >= most):
                 break
             if race.held >= PATIENCE and race.unmeasured():
                 break
@@ -164,10 +166,10 @@ class Bench:
             left = race.order(race.held)
             while left:  # as many processes as that takes
                 left = self._part_of_round(race, left, samples_per_round)
-            race.thin_out()
+            race.end_round()
         return race.rounds
 
-    def _part_of_round(self, race: Race, order: list[Entry], samples: int) -> list[Entry]:
+    def _part_of_round(self, race: Race[Entry], order: list[Entry], samples: int) -> list[Entry]:
         """Let entries take their turns until all have or the process is lost: who is left."""
         left = list(order)
         lost = False
