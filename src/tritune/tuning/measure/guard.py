@@ -65,8 +65,7 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def damage(self) -> str | None:
-        """Return what was written outside of the tensors that were allocated; None if nothing was.
-        """
+        """Return what was written outside of the allocated tensors; None if nothing was."""
         for buffer, tensor in self._guarded:
             canary = _canary(buffer.device)
             sides = (buffer[:CANARY_BYTES], "before"), (buffer[-CANARY_BYTES:], "behind")
@@ -123,8 +122,7 @@ def _checksum(tensor: torch.Tensor) -> int:
 
 @functools.cache
 def _canary(device: torch.device) -> torch.Tensor:
-    """Return bytes that no kernel writes by chance: not one value repeated, no pattern of any type.
-    """
+    """Return bytes that no kernel writes by chance: no value repeated, no pattern of any type."""
     generator = torch.Generator().manual_seed(CANARY_BYTES)
     canary = torch.randint(0, 256, (CANARY_BYTES,), dtype=torch.uint8, generator=generator)
     return canary.to(device)

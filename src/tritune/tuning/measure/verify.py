@@ -94,8 +94,7 @@ def judge(
 def judge_vendor(
     outputs: Sequence[torch.Tensor], expected: Expected | None, sample: Sequence[torch.Tensor]
 ) -> str | None:
-    """Judge with more room for other orders of sums: a rival is not to be left out for a rounding.
-    """
+    """Judge with more room for rounding: a vendor's sums may have any order."""
     if expected is not None:
         expected = replace(expected, slack=max(expected.slack, _VENDOR_SLACK))
     return judge(outputs, expected, sample)

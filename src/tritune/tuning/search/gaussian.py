@@ -99,8 +99,7 @@ class GaussianProcess:
             self._whitened = np.pad(self._whitened, ((0, more), (0, 0)))
 
     def _append(self, same: int, new: list[int]) -> None:
-        """Add rows to the Cholesky factor for new observations, and what they explain everywhere.
-        """
+        """Add rows to the Cholesky factor for new observations; update the variances."""
         kernel = _matern(np.sqrt(5 * _apart(self._scaled[new], self._scaled)))
         end = same + len(new)
         left = self._whitened[:same, new].T
