@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
+from tritune.dtypes import FLOATS
 from tritune.kernels.attention import attention_reference
 from tritune.ops.attention import LARGEST_HEAD
-from tritune.ops.call.checks import FLOATS
 
 #: Devices for which Triton makes code; CPUs are tritune's own.
 DEVICES = ("cpu", "cuda")

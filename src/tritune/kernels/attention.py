@@ -27,6 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.dtypes import element_bytes
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
@@ -286,7 +287,7 @@ class AttentionProblem(Problem):
 
     @property
     def element_bytes(self) -> int:
-        return 4 if self.dtype == "float32" else 2
+        return element_bytes(self.dtype)
 
     def fields(self) -> dict[str, Any]:
         return {**super().fields(), "element_bytes": self.element_bytes}

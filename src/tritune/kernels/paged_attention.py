@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.dtypes import element_bytes
 from tritune.kernels.attention import (
     attention_varlen_reference,
     cut_block,
@@ -415,7 +416,7 @@ def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Con
     heads = _heads_at_once(problem, block_m) if family == "cpu" else 1
     if heads > 1:
         # What is read at a time, and asked for while the tile before it is read.
-        key_bytes = heads * problem.head_size * getattr(torch, problem.kv_dtype).itemsize
+        key_bytes = heads * problem.head_size * element_bytes(problem.kv_dtype)
         block_n = min(block_n, max(16, _TILE_BYTES // triton.next_power_of_2(key_bytes)))
     programs = problem.sequences * problem.kv_heads // heads * triton.cdiv(problem.rows, block_m)
     splits = default_splits(programs, problem.keys, family)

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tritune.dtypes import FLOATS, INTEGERS, dtype_name
 from tritune.kernels.attention import KERNEL, attention_kernel
 from tritune.kernels.online_softmax import head_parts
 from tritune.ops.call import allocation
 from tritune.ops.call.attention_checks import (
-    INTEGERS,
     LARGEST_HEAD,
     check_heads,
     check_options,
     check_per_head,
     wrong_starts,
 )
-from tritune.ops.call.attention_plan import Lengths, Options, Plan, dtype_name, plan_attention
+from tritune.ops.call.attention_plan import Lengths, Options, Plan, plan_attention
 from tritune.ops.call.attention_splits import merge_splits, packed, split_results
 from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import folded, one_by_one
 from tritune.ops.call.call_cache import Repeats
-from tritune.ops.call.checks import FLOATS, Check, looks_inside
+from tritune.ops.call.checks import Check, looks_inside
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given

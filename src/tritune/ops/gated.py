@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from tritune.dtypes import dtype_name
 from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import leading
@@ -106,7 +107,7 @@ def _plan(
     problem = GatedProblem(
         rows=triton.next_power_of_2(rows),
         columns=columns if rows > 1 else triton.next_power_of_2(columns),
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         activation=activation,
     )
     out, gate, up = ((*pair(each[:-1], 0), *(each[-1:] or (1,))) for each in folded.strides)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 
+from tritune.dtypes import FLOATS, dtype_name
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.activations import ACTIVATIONS
@@ -16,7 +17,7 @@ from tritune.ops.call import allocation
 from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import leading
 from tritune.ops.call.call_cache import Repeats
-from tritune.ops.call.checks import FLOATS, Check
+from tritune.ops.call.checks import Check
 from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given
@@ -129,7 +130,7 @@ def _run(
         rows=triton.next_power_of_2(rows.shape[0]),
         n=n,
         k=k,
-        dtype=str(x.dtype).removeprefix("torch."),
+        dtype=dtype_name(x.dtype),
         inner_contiguous=weight.stride(1) == 1,
     )
     question = (plain.KERNEL, problem, x.device)
@@ -178,7 +179,7 @@ def _run_quantized(
         rows=triton.next_power_of_2(rows.shape[0]),
         n=n,
         k=k,
-        dtype=str(x.dtype).removeprefix("torch."),
+        dtype=dtype_name(x.dtype),
         bits=bits,
         group=group,
         zero_points=zeros is not None,

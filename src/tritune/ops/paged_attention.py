@@ -6,29 +6,28 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tritune.dtypes import FLOATS, INTEGERS, QUANTIZED, QUANTIZED_NAMES, dtype_name
 from tritune.kernels.paged_attention import (
     KERNEL,
     PagedAttentionProblem,
     paged_attention_kernel,
 )
 from tritune.ops.call.attention_checks import (
-    INTEGERS,
     check_heads,
     check_options,
     check_per_head,
     wrong_starts,
 )
-from tritune.ops.call.attention_plan import Options, dtype_name, plan_paged
+from tritune.ops.call.attention_plan import Options, plan_paged
 from tritune.ops.call.attention_splits import merge_splits, packed, split_results
 from tritune.ops.call.call_cache import Repeats
-from tritune.ops.call.checks import FLOATS, Check, looks_inside
+from tritune.ops.call.checks import Check, looks_inside
 from tritune.ops.call.launch import Steps
 from tritune.ops.call.library import register
 from tritune.ops.call.shapes import described, given, writable
 from tritune.policy import config_for
 from tritune.targets.device import compile_target
 
-QUANTIZED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 LARGEST_PAGE = 256
 _calls = Repeats()
 
@@ -169,7 +168,7 @@ def _check_caches(
     check: Check, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
 ) -> None:
     if k_cache.dtype != v_cache.dtype or k_cache.dtype not in (q.dtype, *QUANTIZED):
-        kinds = ", ".join(map(dtype_name, QUANTIZED))
+        kinds = ", ".join(QUANTIZED_NAMES)
         check.that(
             False,
             f"k_cache is {dtype_name(k_cache.dtype)} and v_cache {dtype_name(v_cache.dtype)}, "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils import _pytree as pytree
 
+from tritune.dtypes import dtype_name
 from tritune.kernels.linear_quantized import dequantize, pack, zero_without_points
 from tritune.ops.call.checks import Check
 from tritune.ops.call.shapes import described
@@ -66,7 +67,7 @@ class QuantizedWeight:
 
     def __repr__(self) -> str:
         n, k = self.shape
-        kind = str(self.dtype).removeprefix("torch.")
+        kind = dtype_name(self.dtype)
         zeros = "no zero points" if self.zeros is None else "zero points"
         return (
             f"QuantizedWeight({n} x {k}, {self.bits} bits, groups of {self.group}, {kind} scales, "

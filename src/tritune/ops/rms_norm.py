@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from tritune.dtypes import dtype_name
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import leading
@@ -140,7 +141,7 @@ def _plan(
     problem = RmsNormProblem(
         rows=triton.next_power_of_2(rows),
         columns=columns,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         adds=residual is not None,
     )
     strides = (

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from tritune.dtypes import INTEGERS, dtype_name
 from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import one_by_one
@@ -92,7 +93,7 @@ def _check(
     good = check.tensor("q", q) & check.tensor("k", k)
     good &= check.tensor("cos", cos) & check.tensor("sin", sin)
     if positions is not None:
-        good &= check.tensor("positions", positions, dtypes=(torch.int32, torch.int64))
+        good &= check.tensor("positions", positions, dtypes=INTEGERS)
     if not good:
         return
     check.same_device(q=q, k=k, cos=cos, sin=sin, positions=positions)
@@ -276,7 +277,7 @@ def _plan(
         rotary=rotary,
         interleaved=interleaved,
         inplace=inplace,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
     )
     steps = [pair(each, 0) for each in folded.strides]
     if positions is not None:

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 import triton
 
+from tritune.dtypes import element_bytes
 from tritune.kernels.attention import KERNEL, AttentionProblem, attention_reference
 from tritune.kernels.kernel import Problem
 from tritune.ops.attention import attention
 from tritune.ops.call.attention_checks import LARGEST_HEAD
-from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.inputs import Maker
 from tritune.workloads.libraries.sdpa import folded_sdpa, sdpa_for
 from tritune.workloads.reference.attention import (
     ROW_STEP,

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 import triton
 
+from tritune.dtypes import element_bytes
 from tritune.kernels import gated as definition
 from tritune.kernels.gated import KERNEL, GatedProblem
 from tritune.kernels.kernel import Problem
 from tritune.ops.gated import APPROXIMATIONS, gelu_mul, silu_mul
-from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.inputs import Maker
 from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload

@@ -86,7 +86,3 @@ def offsets(counts: Sequence[int]) -> list[int]:
 def reference_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which the reference for this one is computed."""
     return torch.float64 if dtype == torch.float32 else torch.float32
-
-
-def element_bytes(dtype: str) -> int:
-    return int(getattr(torch, dtype).itemsize)

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch.nn import functional
 
+from tritune.dtypes import element_bytes
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
 from tritune.kernels.kernel import Problem
@@ -17,7 +18,7 @@ from tritune.kernels.linear import LinearProblem
 from tritune.kernels.linear_quantized import unpack, zero_without_points
 from tritune.ops.linear import linear
 from tritune.ops.quantize import GROUPS, QuantizedWeight
-from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.inputs import Maker
 from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 import triton
 
+from tritune.dtypes import FLOAT_NAMES, QUANTIZED_NAMES
 from tritune.kernels.kernel import Problem
 from tritune.kernels.paged_attention import KERNEL, PagedAttentionProblem
 from tritune.kernels.paged_attention import reference as paged_reference
@@ -20,9 +21,8 @@ from tritune.workloads.inputs import Maker, lengths, offsets
 from tritune.workloads.libraries.sdpa import packed_sdpa, padded_sdpa
 from tritune.workloads.reference.attention import attend_packed, attention_flags, packed_part
 from tritune.workloads.reference.compared import Part
-from tritune.workloads.workload import FLOATS, Inputs, Outputs, Vendors, Work, Workload
+from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
-QUANTIZED = ("float8_e4m3fn", "float8_e5m2", "int8")
 #: The standard deviation of the cached numbers, and so the inverse of their scale.
 _SPREAD = {"float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "int8": 32.0}
 
@@ -48,7 +48,7 @@ class PagedAttention(Workload):
     assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
     compilable = frozenset({"sdpa", "sdpa_padded"})
     allowed: ClassVar = {
-        "kv_dtype": (*FLOATS, *QUANTIZED),
+        "kv_dtype": (*FLOAT_NAMES, *QUANTIZED_NAMES),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),
     }
 
@@ -60,8 +60,8 @@ class PagedAttention(Workload):
 
     def impossible(self, problem: PagedAttentionProblem) -> list[str]:
         reasons = too_large_heads(problem)
-        if problem.kv_dtype not in (problem.dtype, *QUANTIZED):
-            allowed = ", ".join((problem.dtype, *QUANTIZED))
+        if problem.kv_dtype not in (problem.dtype, *QUANTIZED_NAMES):
+            allowed = ", ".join((problem.dtype, *QUANTIZED_NAMES))
             reasons.append(f"kv_dtype is {problem.kv_dtype}, allowed: {allowed}")
         if problem.window and not problem.causal:
             reasons.append("window=true goes with causal=true only")

@@ -10,11 +10,12 @@ import torch
 import triton
 from torch.nn import functional
 
+from tritune.dtypes import element_bytes
 from tritune.kernels import rms_norm as definition
 from tritune.kernels.kernel import Problem
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
-from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.inputs import Maker
 from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 

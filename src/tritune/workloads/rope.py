@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 import triton
 
+from tritune.dtypes import element_bytes
 from tritune.kernels import rope as definition
 from tritune.kernels.kernel import Problem
 from tritune.kernels.rope import KERNEL, RopeProblem
 from tritune.ops.rope import rope
-from tritune.workloads.inputs import Maker, element_bytes
+from tritune.workloads.inputs import Maker
 from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from tritune.dtypes import FLOAT_NAMES
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.targets.probes import COPY, READ
 from tritune.targets.roofline import Bound, Limits
@@ -20,8 +21,6 @@ from tritune.workloads.reference.compared import Part
 Inputs = dict[str, Any]
 Outputs = tuple[torch.Tensor, ...]
 Vendors = dict[str, Callable[[], Any]]
-
-FLOATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Workload(ABC):
 
     def _checked(self, values: dict[str, Any]) -> Problem:
         fixed = {name: (value,) for name, value in self.fixed.items()}
-        allowed = {"dtype": FLOATS, **self.allowed, **fixed}
+        allowed = {"dtype": FLOAT_NAMES, **self.allowed, **fixed}
         reasons = wrong_values(values, types_of(self.kernel.problem), allowed)
         if not reasons:
             problem = self.kernel.problem(**values)

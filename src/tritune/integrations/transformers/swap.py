@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from tritune.dtypes import FLOATS
 from tritune.integrations.covered import DEVICES
 from tritune.integrations.enabled import Enabled
-from tritune.ops.call.checks import FLOATS
 
 #: A function whose first argument is the module.
 Forward = Callable[..., Any]

@@ -14,7 +14,6 @@ import torch
 
 from tritune.ops.call.checks import Check
 
-INTEGERS = (torch.int32, torch.int64)
 LARGEST_HEAD = 256
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
+from tritune.dtypes import dtype_name
 from tritune.kernels.attention import AttentionProblem
 from tritune.kernels.paged_attention import PagedAttentionProblem
 from tritune.ops.call.folding import Strides
@@ -128,10 +129,6 @@ def plan_paged(
 def power_of_two(number: int) -> int:
     """The smallest power of two that is not less; 0 for 0."""
     return 1 << (number - 1).bit_length() if number else 0
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _by_batch(strides: Strides) -> Strides:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from tritune.ops.call.checks import FLOATS
+from tritune.dtypes import FLOATS
 
 _Tensor = TypeVar("_Tensor", torch.Tensor, torch.Tensor | None)
 _DEVICES = ("cpu", "cuda")

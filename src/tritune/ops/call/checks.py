@@ -9,8 +9,8 @@ import torch
 from torch.autograd import forward_ad
 
 from tritune import env
+from tritune.dtypes import FLOATS, dtype_name
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _torch_c: Any = torch._C
 _unpack_dual: Any = forward_ad.unpack_dual
 
@@ -59,9 +59,8 @@ class Check:
         if rank is not None and value.dim() != rank:
             self.reasons.append(f"{name} has {value.dim()} dimensions, allowed: {rank}")
         if value.dtype not in dtypes:
-            self.reasons.append(
-                f"{name} is {_kind(value.dtype)}, allowed: {', '.join(map(_kind, dtypes))}"
-            )
+            allowed = ", ".join(map(dtype_name, dtypes))
+            self.reasons.append(f"{name} is {dtype_name(value.dtype)}, allowed: {allowed}")
         self.no_gradient(name, value)
         return len(self.reasons) == before
 
@@ -69,7 +68,7 @@ class Check:
         """That a tensor's elements lie in memory, at the places that its strides say."""
         if value.layout is torch.strided and not value.is_nested:
             return True
-        kind = "a nested tensor" if value.is_nested else _kind(value.layout)
+        kind = "a nested tensor" if value.is_nested else dtype_name(value.layout)
         return self.that(False, f"{name} is {kind}, allowed: dense tensors")
 
     def no_gradient(self, name: str, value: torch.Tensor) -> bool:
@@ -99,10 +98,6 @@ class Check:
             return True
         listed = ", ".join(f"{name} on {device}" for name, device in given)
         return self.that(False, f"tensors are on several devices: {listed}")
-
-
-def _kind(dtype: torch.dtype | torch.layout) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def looks_inside(tensor: torch.Tensor) -> bool:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tritune.dtypes import element_bytes
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork, Phase
 from tritune.targets.works.products import (
     SMALLEST,
-    element_bytes,
     gathered,
     loop_ops,
     reads,

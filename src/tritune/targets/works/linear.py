@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tritune.dtypes import element_bytes
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork, Phase
 from tritune.targets.works.products import (
     SMALLEST,
-    element_bytes,
     loop_ops,
     reads,
     rows_computed,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tritune.dtypes import element_bytes
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork
 from tritune.targets.works.attention import around, merged_bytes, visit
-from tritune.targets.works.products import element_bytes
 
 
 def paged_attention_work(

@@ -15,12 +15,6 @@ LOAD_OPS = 4.0
 ELEMENTWISE = ("gfx90a", "gfx1100", "gfx1201")
 GATHER_COST = 4.0
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
-
-
-def element_bytes(dtype: str) -> int:
-    return _BYTES.get(dtype, 1 if dtype.startswith("float8") else 4)
-
 
 def loop_ops(loaded_bytes: float, warps: int, limits: Limits) -> float:
     """Operations on lanes that every trip costs beside its arithmetic."""

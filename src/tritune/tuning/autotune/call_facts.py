@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tritune.dtypes import dtype_name
 from tritune.errors import TrituneError
 from tritune.tuning.autotune.triton_configs import plain
 
@@ -51,7 +52,7 @@ class Facts:
         fields: dict[str, Any] = {name: plain(each) for name, each in self._facts(named).items()}
         for name, value in self.own(named).items():
             if hasattr(value, "dtype"):
-                fields[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
+                fields[f"{name}.dtype"] = dtype_name(value.dtype)
         return fields
 
     def constants(self, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tritune.dtypes import dtype_name
+
 #: Before and behind each tensor. A tile that overruns its tensor begins right behind it; the size
 #: keeps every alignment that a kernel could have been specialised for.
 CANARY_BYTES = 1 << 16
@@ -72,7 +74,7 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for side, where in sides:
                 changed = int((side != canary).sum())
                 if changed:
-                    kind = str(tensor.dtype).removeprefix("torch.")
+                    kind = dtype_name(tensor.dtype)
                     return (
                         f"wrote outside its output: {changed} bytes {where} a {kind} tensor of "
                         f"shape {tuple(tensor.shape)}"
