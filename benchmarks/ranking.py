@@ -38,11 +38,11 @@ from benchmarks.timing import at_least_one
 from tritune.kernels.attention import AttentionProblem
 from tritune.screening.screen import Screened, Subject, screen
 from tritune.screening.verdict import BUDGET_OPTIONS, binary_facts, register_budget
+from tritune.screening.works.attention import attention_work
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.limits import Limits, limits_of
 from tritune.targets.ranking import estimate
-from tritune.targets.works.attention import attention_work
 
 #: Parameters that decide the tile or how many registers a thread may have.
 VARIED = (*TILE, "maxnreg", "waves_per_eu")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tritune.screening.works import work_of
 from tritune.targets.binary import BinaryFacts
 from tritune.targets.limits import limits_of
 from tritune.targets.ranking import LaunchWork, Phase, estimate, explain
 from tritune.targets.target import Target
-from tritune.targets.works import work_of
 
 A100, MI300 = (limits_of(Target.parse(text)) for text in ("cuda:80", "hip:gfx942"))
 SMALL = BinaryFacts(registers=64, spill_bytes=0, shared_bytes=16384, code_bytes=8192)

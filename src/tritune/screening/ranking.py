@@ -9,11 +9,11 @@ from typing import Any
 
 from tritune.screening.subject import Subject
 from tritune.screening.verdict import binary_facts
+from tritune.screening.works import WORKS, work_of
 from tritune.space import Config
 from tritune.store.records import Build
 from tritune.targets.limits import Limits
 from tritune.targets.ranking import Estimate, estimate
-from tritune.targets.works import WORKS, work_of
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
-from tritune.targets.limits import Limits
-from tritune.targets.ranking.work import LaunchWork, Phase
-from tritune.targets.works.products import (
+from tritune.screening.works.products import (
     SMALLEST,
     gathered,
     loop_ops,
     reads,
     rows_computed,
 )
+from tritune.targets.limits import Limits
+from tritune.targets.ranking.work import LaunchWork, Phase
 
 #: Operations on a score: scaled, compared, subtracted, summed up, converted.
 SCORE_OPS = 5.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
+from tritune.screening.works.products import loop_ops
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork, Phase
-from tritune.targets.works.products import loop_ops
 
 #: Operations per element, with conversions.
 NORM_OPS, GATED_OPS, ROPE_OPS = 8.0, 14.0, 10.0

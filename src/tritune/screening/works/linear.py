@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
-from tritune.targets.limits import Limits
-from tritune.targets.ranking.work import LaunchWork, Phase
-from tritune.targets.works.products import (
+from tritune.screening.works.products import (
     SMALLEST,
     loop_ops,
     reads,
     rows_computed,
     square,
 )
+from tritune.targets.limits import Limits
+from tritune.targets.ranking.work import LaunchWork, Phase
 
 #: Operations that make a number of a code: taken out of its byte, shifted, scaled, converted.
 CODE_OPS = 4.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
+from tritune.screening.works.attention import around, merged_bytes, visit
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork
-from tritune.targets.works.attention import around, merged_bytes, visit
 
 
 def paged_attention_work(
