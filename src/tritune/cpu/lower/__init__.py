@@ -40,16 +40,16 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
         rewrite(function, bool(options.enable_fp_fusion), kernel.multiplies_bf16)
         if not function.public:
             kernel.functions[function.name] = _declare_helper(kernel, function)
-    _find_failing(kernel, module)
+    _find_asserting(kernel, module)
     for function in module.functions:
         if not function.public:
             _lower_helper(kernel, function)
     program = _lower_entry(kernel, module.entry)
-    emit_launch(target, program, kernel.streams)
+    emit_launch(target, program, kernel.uses_nontemporal)
     return str(target)
 
 
-def _find_failing(kernel: Kernel, module: ir.Module) -> None:
+def _find_asserting(kernel: Kernel, module: ir.Module) -> None:
     """Which helpers may stop at an assertion, directly or through another."""
     calls = {
         f.name: [op for op in walk(f.body) if op.name in ("tt.call", "tt.assert")]
@@ -59,12 +59,12 @@ def _find_failing(kernel: Kernel, module: ir.Module) -> None:
     while changed:
         changed = False
         for name, ops in calls.items():
-            if name in kernel.failing:
+            if name in kernel.asserting:
                 continue
             if any(
-                op.name == "tt.assert" or op.attrs.get("callee") in kernel.failing for op in ops
+                op.name == "tt.assert" or op.attrs.get("callee") in kernel.asserting for op in ops
             ):
-                kernel.failing.add(name)
+                kernel.asserting.add(name)
                 changed = True
 
 

@@ -18,7 +18,7 @@ from tritune.cpu.lower.llvm import I64, PTR, Emitter, declare, i64, memory_bytes
 
 if TYPE_CHECKING:
     from tritune.cpu.lower.emit.effects import Assertion
-    from tritune.cpu.lower.emit.prefetch import Loop
+    from tritune.cpu.lower.emit.prefetch import LoopInfo
 
 #: Stack memory a program may take for its tiles; larger kernels get theirs from the heap.
 STACK_LIMIT_BYTES = 1 << 20
@@ -87,14 +87,19 @@ class Kernel:
     metadata: dict[str, Any]
     functions: dict[str, ll.Function] = field(default_factory=dict)
     #: Names of functions that may stop at a failed assertion.
-    failing: set[str] = field(default_factory=set)
+    asserting: set[str] = field(default_factory=set)
     #: Whether anything is stored past the caches.
-    streams: bool = False
+    uses_nontemporal: bool = False
 
     @property
     def vector_bits(self) -> int:
         """Bits of the vectors that code is written in; they may be more than a register has."""
         return int(self.options.vector_bits or self.cpu.vector_bits)
+
+    @property
+    def many_registers(self) -> bool:
+        """Whether there are 32 vector registers, not 16."""
+        return self.cpu.vector_bits >= 512 or "aarch64" in self.cpu.triple
 
     @property
     def multiplies_bf16(self) -> bool:
@@ -117,9 +122,9 @@ class Context:
         #: becomes.
         self.destination: dict[ir.Value, Buffer] = {}
         #: Inside the version of a nest that assumes nothing, further nests assume nothing either.
-        self.careful = False
+        self.conservative = False
         #: The innermost loop around the code that is being written.
-        self.loop: Loop | None = None
+        self.loop: LoopInfo | None = None
         #: What the combine function of the reduction or scan that is being written asserts.
         self.assertions: dict[ir.Op, Assertion] = {}
         self.buffer_bytes = 0

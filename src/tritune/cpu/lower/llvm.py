@@ -119,12 +119,12 @@ class Emitter:
         start: list[ll.Value],
         body: Callable[[ll.Value, list[ll.Value]], list[ll.Value]],
         name: str = "k",
-        straight: int = 1,
+        unroll_up_to: int = 1,
     ) -> list[ll.Value]:
         """`for i in span: values = body(i, values)`, the values in registers; no loop at all for up
-        to `straight` trips.
+        to `unroll_up_to` trips.
         """
-        if len(span) <= straight:
+        if len(span) <= unroll_up_to:
             for i in span:
                 start = body(i64(i), start)
             return start
@@ -168,12 +168,21 @@ class Emitter:
     def iota(self, scalar: ll.Type, lanes: int) -> ll.Constant:
         return ll.Constant(ll.VectorType(scalar, lanes), list(range(lanes)))
 
+    def plus(self, index: ll.Value, by: int, flags: tuple[str, ...] = ("nuw", "nsw")) -> ll.Value:
+        """Return an index plus a constant."""
+        return self.b.add(index, i64(by), flags=flags) if by else index
+
+    def shuffle(self, x: ll.Value, y: ll.Value | None, lanes: list[int]) -> ll.Value:
+        """Return a vector of some lanes of x and y, which are numbered together."""
+        mask = ll.Constant(ll.VectorType(I32, len(lanes)), lanes)
+        return self.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined) if y is None else y, mask)
+
     def extract(self, vector: ll.Value, lane: int) -> ll.Value:
         if not isinstance(vector.type, ll.VectorType):
             return vector
         return self.b.extract_element(vector, ll.Constant(I32, lane))
 
-    def join_lanes(self, scalars: list[ll.Value]) -> ll.Value:
+    def build_vector(self, scalars: list[ll.Value]) -> ll.Value:
         if len(scalars) == 1:
             return scalars[0]
         vector: ll.Value = ll.Constant(ll.VectorType(scalars[0].type, len(scalars)), ll.Undefined)
@@ -181,7 +190,7 @@ class Emitter:
             vector = self.b.insert_element(vector, scalar, ll.Constant(I32, lane))
         return vector
 
-    def part(self, vector: ll.Value, first: int, count: int) -> ll.Value:
+    def slice_lanes(self, vector: ll.Value, first: int, count: int) -> ll.Value:
         """Some neighbouring lanes (a scalar for one of them)."""
         if lanes_of(vector.type) == count:
             return vector
@@ -190,15 +199,15 @@ class Emitter:
         chosen = ll.Constant(ll.VectorType(I32, count), list(range(first, first + count)))
         return self.b.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), chosen)
 
-    def joined(self, x: ll.Value, y: ll.Value) -> ll.Value:
+    def concat(self, x: ll.Value, y: ll.Value) -> ll.Value:
         """The lanes of x, then those of y."""
         lanes = 2 * lanes_of(x.type)
         if lanes == 2:
-            return self.join_lanes([x, y])
+            return self.build_vector([x, y])
         order = ll.Constant(ll.VectorType(I32, lanes), list(range(lanes)))
         return self.b.shuffle_vector(x, y, order)
 
-    def dealt(self, vectors: list[ll.Value]) -> list[ll.Value]:
+    def deinterleave(self, vectors: list[ll.Value]) -> list[ll.Value]:
         """The lanes of all vectors dealt out in turn to as many vectors; a power of two."""
         count, lanes = len(vectors), lanes_of(vectors[0].type)
         if count == 1:
@@ -209,10 +218,10 @@ class Emitter:
             chosen = ll.Constant(kind, list(range(first, 2 * lanes, 2)))
             pairs = zip(vectors[::2], vectors[1::2], strict=True)
             halves.append([self.b.shuffle_vector(x, y, chosen) for x, y in pairs])
-        even, odd = (self.dealt(half) for half in halves)
+        even, odd = (self.deinterleave(half) for half in halves)
         return [x for pair in zip(even, odd, strict=True) for x in pair]
 
-    def in_turn(self, vectors: list[ll.Value]) -> list[ll.Value]:
+    def interleave(self, vectors: list[ll.Value]) -> list[ll.Value]:
         """The opposite of `dealt`: a lane of each vector in turn."""
         count, lanes = len(vectors), lanes_of(vectors[0].type)
         if count == 1:
@@ -221,7 +230,7 @@ class Emitter:
         kind = ll.VectorType(I32, lanes)
         chosen = [ll.Constant(kind, half) for half in (order[:lanes], order[lanes:])]
         found = []
-        for x, y in zip(self.in_turn(vectors[::2]), self.in_turn(vectors[1::2]), strict=True):
+        for x, y in zip(self.interleave(vectors[::2]), self.interleave(vectors[1::2]), strict=True):
             found += [self.b.shuffle_vector(x, y, half) for half in chosen]
         return found
 

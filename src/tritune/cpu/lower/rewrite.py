@@ -8,7 +8,7 @@ from tritune.cpu import ir
 from tritune.cpu.lower.analysis.usage import combined_by, walk
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.microkernel import compute_elem
-from tritune.cpu.lower.gemm.skinny_roles import MOST_ROWS
+from tritune.cpu.lower.gemm.skinny_operands import MAX_SKINNY_ROWS
 
 
 def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
@@ -37,7 +37,7 @@ def widen_dot_operands(function: ir.Function, dot: ir.Op) -> None:
         if target != value.type.elem:
             name = "arith.extsi" if target == "i32" else "tt.fp_to_fp"
             kind = ir.Type(target, value.type.shape)
-            dot.operands[number] = _made_of(function, value, name, kind, dot.loc)
+            dot.operands[number] = _converted(function, value, name, kind, dot.loc)
 
 
 def widen_scan(function: ir.Function, scan: ir.Op) -> None:
@@ -52,7 +52,7 @@ def widen_scan(function: ir.Function, scan: ir.Op) -> None:
     if scan.operands[0].type.elem != "bf16":
         return
     kind = ir.Type("f32", scan.result.type.shape)
-    wide = _made_of(function, scan.operands[0], "arith.extf", kind, scan.loc)
+    wide = _converted(function, scan.operands[0], "arith.extf", kind, scan.loc)
     for value in [*inner.operands, inner.result]:
         value.type = kind.scalar
     scan.operands = [wide]
@@ -65,11 +65,11 @@ def widen_scan(function: ir.Function, scan: ir.Op) -> None:
 
 
 def _pairing_pays(dot: ir.Op) -> bool:
-    """Whether a product should be one of words. Thin ones stream their operand as f32."""
+    """Whether a product should be one of words. SkinnyGemm ones stream their operand as f32."""
     a, b = dot.operands[:2]
     m, n = dot.result.type.shape[-2:]
     narrow = a.type.elem == b.type.elem == "bf16" and dot.result.type.elem == "f32"
-    return narrow and a.type.shape[-1] % 2 == 0 and min(m, n) > MOST_ROWS
+    return narrow and a.type.shape[-1] % 2 == 0 and min(m, n) > MAX_SKINNY_ROWS
 
 
 def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
@@ -79,11 +79,11 @@ def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
         axis = len(shape) - (2 if number else 1)
         shape[axis] //= 2
         kind = ir.Type("i32", tuple(shape))
-        dot.operands[number] = _made_of(function, value, pairs.PAIR, kind, dot.loc, axis=axis)
+        dot.operands[number] = _converted(function, value, pairs.PAIR, kind, dot.loc, axis=axis)
     dot.attrs["paired"] = True
 
 
-def _made_of(
+def _converted(
     function: ir.Function, value: ir.Value, name: str, kind: ir.Type, loc: ir.Loc, **attrs: object
 ) -> ir.Value:
     """What an operation makes of a value, right after the value's definition; only once."""

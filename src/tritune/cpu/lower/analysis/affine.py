@@ -2,7 +2,7 @@
 
 A tensor of integers or pointers is often affine over the tile: `base + sum(index[d] * step[d])`.
 From that follow, as a few scalar instructions: whether a mask is true everywhere (so that the nest
-needs no mask at all), whether `x % n` wraps inside the tile, and which addresses an access can
+needs no mask at all), whether `x % n` remainders inside the tile, and which addresses an access can
 touch (so that reading and writing in one nest is safe).
 """
 
@@ -22,49 +22,49 @@ _LARGEST_BASE, _LONGEST_STEP = 1 << 61, 1 << 40
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class AffineForm:
     """An affine tensor in 64-bit arithmetic; pointers in bytes."""
 
     base: ll.Value
     steps: tuple[int | ll.Value, ...]
 
 
-class Tiles:
+class AffineRanges:
     """Answers for one nest; nothing is kept beyond it, because what it computes is valid only
     there.
     """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self._forms: dict[ir.Value, Form | None] = {}
+        self._forms: dict[ir.Value, AffineForm | None] = {}
         #: `x % n` that has been found affine: the condition under which it is, and what it then
         #: subtracts from x.
-        self.wraps: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
+        self.remainders: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
         #: What must hold for the answers to be right: no 32-bit value that is extended or compared
         #: has wrapped.
         self.checks: list[ll.Value] = []
 
-    def form(self, value: ir.Value) -> Form | None:
+    def form(self, value: ir.Value) -> AffineForm | None:
         if value not in self._forms:
             self._forms[value] = self._compute(value)
         return self._forms[value]
 
-    def _compute(self, value: ir.Value) -> Form | None:
+    def _compute(self, value: ir.Value) -> AffineForm | None:
         ctx, op, rank = self.ctx, value.owner, value.type.rank
         if value.type.is_float or value.type.elem == "i1":
             return None
         if rank == 0:
-            return Form(self._wide(ctx.scalar(value)), ())
+            return AffineForm(self._wide(ctx.scalar(value)), ())
         if op is None or ctx.get(value) is not None:
             return None
         if op.name == "tt.splat":
             inner = self.form(op.operands[0])
-            return inner and Form(inner.base, (0,) * rank)
+            return inner and AffineForm(inner.base, (0,) * rank)
         if op.name == "arith.constant":
             number = op.attrs["value"]
-            return None if isinstance(number, list) else Form(i64(number), (0,) * rank)
+            return None if isinstance(number, list) else AffineForm(i64(number), (0,) * rank)
         if op.name == "tt.make_range":
-            return Form(i64(op.attrs["start"]), (1,))
+            return AffineForm(i64(op.attrs["start"]), (1,))
         if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
             return self._moved(op)
         if op.name == "arith.extsi":
@@ -82,7 +82,7 @@ class Tiles:
             return self._arithmetic(op)
         return None
 
-    def _exact(self, value: ir.Value) -> Form | None:
+    def _exact(self, value: ir.Value) -> AffineForm | None:
         """The form of a value whose magnitude matters: checked to be what the kernel's own
         arithmetic gives.
 
@@ -116,28 +116,28 @@ class Tiles:
     def _wide(self, x: ll.Value) -> ll.Value:
         return x if x.type.width == 64 else self.ctx.b.sext(x, I64)
 
-    def _moved(self, op: ir.Op) -> Form | None:
+    def _moved(self, op: ir.Op) -> AffineForm | None:
         inner = self.form(op.operands[0])
         if inner is None:
             return None
         shape, steps = op.operands[0].type.shape, inner.steps
         if op.name == "tt.expand_dims":
             axis = op.attrs["axis"]
-            return Form(inner.base, (*steps[:axis], 0, *steps[axis:]))
+            return AffineForm(inner.base, (*steps[:axis], 0, *steps[axis:]))
         if op.name == "tt.trans":
-            return Form(inner.base, tuple(steps[d] for d in op.attrs["order"]))
+            return AffineForm(inner.base, tuple(steps[d] for d in op.attrs["order"]))
         if op.name == "tt.reshape":
             if not is_trivial_reshape(op):
                 return None
             moving = iter([s for n, s in zip(shape, steps, strict=True) if n > 1])
-            return Form(
+            return AffineForm(
                 inner.base, tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape)
             )
-        return Form(
+        return AffineForm(
             inner.base, tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True))
         )
 
-    def _arithmetic(self, op: ir.Op) -> Form | None:
+    def _arithmetic(self, op: ir.Op) -> AffineForm | None:
         get = self._exact if op.name.startswith("arith.rem") else self.form
         x, y = get(op.operands[0]), get(op.operands[1])
         if op.name == "tt.addptr":
@@ -146,27 +146,27 @@ class Tiles:
             return None
         b = self.ctx.b
         if op.name == "arith.muli":
-            if any(_moves(s) for s in x.steps):
+            if any(_varies(s) for s in x.steps):
                 x, y = y, x
-            if any(_moves(s) for s in x.steps):
+            if any(_varies(s) for s in x.steps):
                 return None
-            return Form(b.mul(x.base, y.base), tuple(self._scale(s, x.base) for s in y.steps))
+            return AffineForm(b.mul(x.base, y.base), tuple(self._scale(s, x.base) for s in y.steps))
         if op.name in ("arith.remsi", "arith.remui"):
-            return self._wrapped(op, x, y)
+            return self._remainder(op, x, y)
         if op.name == "tt.addptr":
             pointee = op.result.type.pointee
             assert pointee is not None
             size = i64(memory_bytes(pointee.elem))
-            y = Form(b.mul(y.base, size), tuple(self._scale(s, size) for s in y.steps))
+            y = AffineForm(b.mul(y.base, size), tuple(self._scale(s, size) for s in y.steps))
         join = b.sub if op.name == "arith.subi" else b.add
         steps = tuple(
             self._join(s, t, op.name == "arith.subi") for s, t in zip(x.steps, y.steps, strict=True)
         )
-        return Form(join(x.base, y.base), steps)
+        return AffineForm(join(x.base, y.base), steps)
 
-    def _wrapped(self, op: ir.Op, x: Form, n: Form) -> Form | None:
+    def _remainder(self, op: ir.Op, x: AffineForm, n: AffineForm) -> AffineForm | None:
         """`x % n` where the tile of x lies between two multiples of n."""
-        if any(_moves(s) for s in n.steps):
+        if any(_varies(s) for s in n.steps):
             return None
         b, shape = self.ctx.b, op.result.type.shape
         low, high = self._range(x, shape)
@@ -176,8 +176,8 @@ class Tiles:
         condition = b.and_(fits, b.icmp_signed(">=", low, i64(0)))
         condition = b.and_(condition, b.icmp_signed(">", n.base, i64(0)))
         taken = b.sub(low, start)
-        self.wraps[op] = (condition, taken)
-        return Form(b.sub(x.base, taken), x.steps)
+        self.remainders[op] = (condition, taken)
+        return AffineForm(b.sub(x.base, taken), x.steps)
 
     def _scale(self, step: int | ll.Value, factor: ll.Value) -> int | ll.Value:
         if isinstance(step, int):
@@ -194,7 +194,7 @@ class Tiles:
         first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
         return self.ctx.b.sub(first, second) if negate else self.ctx.b.add(first, second)
 
-    def _range(self, form: Form, shape: tuple[int, ...]) -> tuple[ll.Value, ll.Value]:
+    def _range(self, form: AffineForm, shape: tuple[int, ...]) -> tuple[ll.Value, ll.Value]:
         """The smallest and the largest value over the tile."""
         b = self.ctx.b
         low = high = form.base
@@ -239,12 +239,12 @@ class Tiles:
             return None
         b = self.ctx.b
         steps = tuple(self._join(s, t, True) for s, t in zip(x.steps, y.steps, strict=True))
-        low, high = self._range(Form(b.sub(x.base, y.base), steps), op.operands[0].type.shape)
+        low, high = self._range(AffineForm(b.sub(x.base, y.base), steps), op.operands[0].type.shape)
         predicate = op.attrs["predicate"]
         relation = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">="}[predicate]
         return b.icmp_signed(relation, high if predicate[1] == "l" else low, i64(0))
 
-    def separate(self, read: ir.Value, written: ir.Value, same_point: bool) -> ll.Value | None:
+    def no_hazard(self, read: ir.Value, written: ir.Value, same_point: bool) -> ll.Value | None:
         """A scalar that implies that reading element by element while writing element by element is
         harmless.
 
@@ -274,10 +274,12 @@ class Tiles:
             or memory_bytes(read_type.elem) != size
         ):
             return apart
-        apart_or_same = self._same(x, y, written.type.shape, size)
+        apart_or_same = self._identical(x, y, written.type.shape, size)
         return apart if apart_or_same is None else b.or_(apart, apart_or_same)
 
-    def _same(self, x: Form, y: Form, shape: tuple[int, ...], size: int) -> ll.Value | None:
+    def _identical(
+        self, x: AffineForm, y: AffineForm, shape: tuple[int, ...], size: int
+    ) -> ll.Value | None:
         """Whether two forms give the same addresses, each of them once."""
         b = self.ctx.b
         same = b.icmp_signed("==", x.base, y.base)
@@ -289,11 +291,13 @@ class Tiles:
             first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
             same = b.and_(same, b.icmp_signed("==", first, second))
         dims = [d for d, n in enumerate(shape) if n > 1]
-        rows_first = self._apart(y, shape, size, dims[::-1])
-        columns_first = self._apart(y, shape, size, dims)
+        rows_first = self._disjoint(y, shape, size, dims[::-1])
+        columns_first = self._disjoint(y, shape, size, dims)
         return b.and_(same, b.or_(rows_first, columns_first))
 
-    def _apart(self, form: Form, shape: tuple[int, ...], size: int, dims: list[int]) -> ll.Value:
+    def _disjoint(
+        self, form: AffineForm, shape: tuple[int, ...], size: int, dims: list[int]
+    ) -> ll.Value:
         """Whether each of `dims`, from the innermost, steps over everything that those before it
         reach.
         """
@@ -310,5 +314,5 @@ class Tiles:
         return distinct
 
 
-def _moves(step: int | ll.Value) -> bool:
+def _varies(step: int | ll.Value) -> bool:
     return not (isinstance(step, int) and step == 0)

@@ -26,10 +26,10 @@ WRITES = frozenset(["tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.call"])
 
 #: Along one dimension a value is constant (0), grows by a known integer, by a run-time one, or does
 #: anything else.
-Step = int | str
-RUNTIME, ANYHOW = "runtime", "anyhow"
+Stride = int | str
+RUNTIME, ARBITRARY = "runtime", "arbitrary"
 
-_SAME_STEPS = frozenset(
+_SAME_STRIDES = frozenset(
     "arith.extsi arith.extui arith.trunci arith.index_cast tt.bitcast tt.int_to_ptr".split()
 )
 
@@ -76,7 +76,7 @@ class Usage:
             for _, values in op.successors:
                 for value in values:
                     self.users.setdefault(value, []).append(op)
-        self._steps: dict[ir.Value, tuple[Step, ...]] = {}
+        self._strides: dict[ir.Value, tuple[Stride, ...]] = {}
 
     @cached_property
     def writing_regions(self) -> set[ir.Op]:
@@ -90,19 +90,19 @@ class Usage:
     def writes(self, op: ir.Op) -> bool:
         return op.name in WRITES or op in self.writing_regions
 
-    def steps(self, value: ir.Value) -> tuple[Step, ...]:
+    def strides(self, value: ir.Value) -> tuple[Stride, ...]:
         """How the value moves along each dimension (pointers in elements of their pointee)."""
-        found = self._steps.get(value)
+        found = self._strides.get(value)
         if found is None:
-            found = self._steps[value] = self._compute_steps(value)
+            found = self._strides[value] = self._compute_strides(value)
         return found
 
-    def _compute_steps(self, value: ir.Value) -> tuple[Step, ...]:
+    def _compute_strides(self, value: ir.Value) -> tuple[Stride, ...]:
         op, rank = value.owner, value.type.rank
         if rank == 0 or value.type.numel == 1:
             return (0,) * rank
         if op is None:
-            return (ANYHOW,) * rank
+            return (ARBITRARY,) * rank
         if op.name == "tt.make_range":
             return (1,)
         if op.name == "tt.splat" or (
@@ -110,11 +110,11 @@ class Usage:
         ):
             return (0,) * rank
         if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
-            return self._moved_steps(op)
+            return self._moved_strides(op)
         if is_eager(op) or not op.operands or any(o.type.rank != rank for o in op.operands):
-            return (ANYHOW,) * rank
-        operands = [self.steps(o) for o in op.operands]
-        if op.name in _SAME_STEPS:
+            return (ARBITRARY,) * rank
+        operands = [self.strides(o) for o in op.operands]
+        if op.name in _SAME_STRIDES:
             return operands[0]
         combine = {
             "arith.addi": self._sum, "tt.addptr": self._sum, "arith.subi": self._difference,
@@ -122,8 +122,8 @@ class Usage:
         }.get(op.name, self._any)  # fmt: skip
         return tuple(combine(op, column) for column in zip(*operands, strict=True))
 
-    def _moved_steps(self, op: ir.Op) -> tuple[Step, ...]:
-        source = self.steps(op.operands[0])
+    def _moved_strides(self, op: ir.Op) -> tuple[Stride, ...]:
+        source = self.strides(op.operands[0])
         shape = op.operands[0].type.shape
         if op.name == "tt.expand_dims":
             axis = op.attrs["axis"]
@@ -135,34 +135,34 @@ class Usage:
         if is_trivial_reshape(op):
             moving = iter([s for n, s in zip(shape, source, strict=True) if n > 1])
             return tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape)
-        return (ANYHOW,) * op.result.type.rank
+        return (ARBITRARY,) * op.result.type.rank
 
-    def _sum(self, op: ir.Op, column: tuple[Step, ...]) -> Step:
+    def _sum(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
         x, y = column
         if isinstance(x, int) and isinstance(y, int):
             return x + y
-        return ANYHOW if ANYHOW in column else RUNTIME
+        return ARBITRARY if ARBITRARY in column else RUNTIME
 
-    def _difference(self, op: ir.Op, column: tuple[Step, ...]) -> Step:
+    def _difference(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
         x, y = column
         return self._sum(op, (x, -y if isinstance(y, int) else y))
 
-    def _product(self, op: ir.Op, column: tuple[Step, ...]) -> Step:
+    def _product(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
         x, y = column
         if x == 0 and y == 0:
             return 0
         moving, factor = (x, op.operands[1]) if y == 0 else (y, op.operands[0])
-        if (x != 0 and y != 0) or any(s != 0 for s in self.steps(factor)):
-            return ANYHOW
+        if (x != 0 and y != 0) or any(s != 0 for s in self.strides(factor)):
+            return ARBITRARY
         known = constant_of(factor)
         return moving * known if isinstance(moving, int) and known is not None else RUNTIME
 
-    def _wrapped(self, op: ir.Op, column: tuple[Step, ...]) -> Step:
+    def _wrapped(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
         # `x % n` follows x wherever the tile does not wrap around, which is checked at run time.
-        return column[0] if column[1] == 0 else ANYHOW
+        return column[0] if column[1] == 0 else ARBITRARY
 
-    def _any(self, op: ir.Op, column: tuple[Step, ...]) -> Step:
-        return 0 if all(s == 0 for s in column) else ANYHOW
+    def _any(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
+        return 0 if all(s == 0 for s in column) else ARBITRARY
 
 
 def constant_of(value: ir.Value) -> int | None:

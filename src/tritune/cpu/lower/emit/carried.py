@@ -16,7 +16,7 @@ from tritune.cpu.lower.llvm import scalar_type
 from tritune.cpu.lower.schedule import nest as schedule
 
 
-class Carried:
+class LoopCarried:
     """The variables of a loop: phi nodes for scalars, buffers for tensors."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Carried:
         self.args = list(args)
         self.inits = [None if v.type.rank else self.ctx.scalar(v) for v in inits]
         self.held: list[ll.Value | Buffer | None] = []
-        self.following: list[ll.Value | None] = []
+        self.next_values: list[ll.Value | None] = []
         for arg, init in zip(self.args, inits, strict=True):
             if not arg.type.rank:
                 self.held.append(None)
@@ -57,7 +57,7 @@ class Carried:
             assert held is not None
             self.ctx.set(value, held)
 
-    def aim(self, body: ir.Block) -> None:
+    def compute_in_place(self, body: ir.Block) -> None:
         """Let a product that becomes the next value of a variable write into the variable's buffer
         at once, if nothing after it reads the old value.
         """
@@ -98,7 +98,7 @@ class Carried:
             value = next(v for place, v in waiting.items() if reads[place])
             copy = ctx.new_buffer(value.type.elem, value.type.shape)
             nests.materialise(ctx, value, terminator, into=copy)
-        self.following = [None if v.type.rank else ctx.scalar(v) for v in values]
+        self.next_values = [None if v.type.rank else ctx.scalar(v) for v in values]
 
     def _reads(self, value: ir.Value, buffers: dict[int, Buffer]) -> set[int]:
         """The variables whose old value evaluating `value` reads."""
@@ -106,7 +106,7 @@ class Carried:
         return {place for place, buffer in buffers.items() if buffer.memory in memories}
 
     def close(self, block: ll.Block) -> None:
-        for held, value in zip(self.held, self.following, strict=True):
+        for held, value in zip(self.held, self.next_values, strict=True):
             if not isinstance(held, Buffer):
                 assert held is not None
                 held.add_incoming(value, block)

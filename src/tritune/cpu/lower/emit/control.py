@@ -16,16 +16,16 @@ from tritune.cpu.faults import unexpected
 from tritune.cpu.lower.analysis.usage import is_eager, walk
 from tritune.cpu.lower.context import Buffer, Context, row_major
 from tritune.cpu.lower.emit import effects, elementwise, nests, prefetch, reduce
-from tritune.cpu.lower.emit.carried import Carried
+from tritune.cpu.lower.emit.carried import LoopCarried
 from tritune.cpu.lower.emit.evaluate import EVALUATED, Nest, constant_value
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.dot import emit_dot, plan_dots
-from tritune.cpu.lower.gemm.skinny import multiplies_pairs
+from tritune.cpu.lower.gemm.skinny import uses_bf16_dot
 from tritune.cpu.lower.llvm import I32, PTR, constant, i64, memory_type, scalar_type
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.errors import CompileError
 
-_SPREADS = frozenset("tt.broadcast tt.expand_dims tt.splat".split())
+_BROADCASTS = frozenset("tt.broadcast tt.expand_dims tt.splat".split())
 _IGNORED = frozenset("ttg.barrier gpu.barrier llvm.intr.assume tt.assume ttg.async_wait".split())
 
 
@@ -99,7 +99,7 @@ class FunctionLowering:
         if op.name in _IGNORED:
             return
         if ctx.usage.writes(op) and op.name != "tt.store":
-            nests.settle_loads(ctx, op)
+            nests.materialise_pending_loads(ctx, op)
         rule = self.rules.get(op.name)
         if rule is not None and (op.name != "tt.reshape" or is_eager(op)):
             rule(op)
@@ -162,8 +162,8 @@ class FunctionLowering:
         """Row-major tensors have the same elements in the same order whatever their shape."""
         ctx, source = self.ctx, op.operands[0]
         held = ctx.get(source)
-        straight = row_major(source.type.shape)
-        if not isinstance(held, Buffer) or _differ(held.strides, straight, source.type.shape):
+        unroll_up_to = row_major(source.type.shape)
+        if not isinstance(held, Buffer) or _differ(held.strides, unroll_up_to, source.type.shape):
             into = ctx.new_buffer(source.type.elem, source.type.shape)
             with ctx.scope():
                 nests.materialise(ctx, source, op, into=into)
@@ -207,12 +207,12 @@ class FunctionLowering:
         callee = op.attrs["callee"]
         args = [ctx.scalar(o) for o in op.operands]
         outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
-        if callee in ctx.kernel.failing:
+        if callee in ctx.kernel.asserting:
             failed = ctx.b.icmp_unsigned(
                 "!=", ctx.b.load(ctx.program.status, typ=I32), ll.Constant(I32, 0)
             )
             with ctx.b.if_then(failed, likely=False):
-                effects.leave(ctx)
+                effects.return_early(ctx)
                 ctx.b.position_at_end(ctx.b.append_basic_block("unreachable"))
         if len(op.results) == 1:
             ctx.set(op.result, outcome)
@@ -240,19 +240,19 @@ class FunctionLowering:
                 self.phis[arg].add_incoming(ctx.scalar(value), here)
 
     def _branch(self, op: ir.Op) -> None:
-        nests.settle_loads(self.ctx, op)
+        nests.materialise_pending_loads(self.ctx, op)
         target, values = op.successors[0]
         self._leave_block(op, target, values)
         self.ctx.b.branch(self.blocks[target])
 
     def _conditional_branch(self, op: ir.Op) -> None:
         ctx = self.ctx
-        nests.settle_loads(ctx, op)
+        nests.materialise_pending_loads(ctx, op)
         condition = ctx.scalar(op.operands[0])
-        ways = [ctx.e.function.append_basic_block("way") for _ in op.successors]
-        ctx.b.cbranch(condition, *ways)
-        for way, (target, values) in zip(ways, op.successors, strict=True):
-            ctx.b.position_at_end(way)
+        edges = [ctx.e.function.append_basic_block("way") for _ in op.successors]
+        ctx.b.cbranch(condition, *edges)
+        for edge, (target, values) in zip(edges, op.successors, strict=True):
+            ctx.b.position_at_end(edge)
             self._leave_block(op, target, values)
             ctx.b.branch(self.blocks[target])
 
@@ -274,7 +274,7 @@ class FunctionLowering:
                 while (
                     value not in ctx.layout
                     and value.owner is not None
-                    and value.owner.name in _SPREADS
+                    and value.owner.name in _BROADCASTS
                 ):
                     value = value.owner.operands[0]
                 if value.type.rank == 0 or ctx.get(value) is not None:
@@ -288,10 +288,10 @@ class FunctionLowering:
 
     def _as_multiplied(self, op: ir.Op, value: ir.Value) -> ir.Value:
         """What an operation reads of an operand: of bf16 that it would multiply as such, these."""
-        thin = self.products[op].thin if op in self.products else None
-        if thin is None or value is not thin.few or not multiplies_pairs(self.ctx, thin):
+        gemm = self.products[op].gemm if op in self.products else None
+        if gemm is None or value is not gemm.stationary or not uses_bf16_dot(self.ctx, gemm):
             return value
-        narrow = pairs.narrow(value)
+        narrow = pairs.bf16_source(value)
         assert narrow is not None
         return narrow
 
@@ -300,7 +300,7 @@ class FunctionLowering:
         self._hoist(op)
         body = op.regions[0].blocks[0]
         lower, upper, step = (ctx.scalar(o) for o in op.operands[:3])
-        carried = Carried(ctx, op, body.args[1:], op.operands[3:])
+        carried = LoopCarried(ctx, op, body.args[1:], op.operands[3:])
         before = b.block
         head = b.append_basic_block("for.head")
         inside = b.append_basic_block("for.body")
@@ -316,10 +316,10 @@ class FunctionLowering:
         with ctx.scope():
             first, left = b.icmp_unsigned("==", index, lower), b.sub(upper, index)
             around = ctx.loop
-            ctx.loop = prefetch.describe(op, _values_inside(op), first, step, left)
+            ctx.loop = prefetch.loop_info(op, _values_inside(op), first, step, left)
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
-            carried.aim(body)
+            carried.compute_in_place(body)
             self.block(body)
             carried.advance(body.ops[-1], body.ops[-1].operands)
             following = b.add(index, step)
@@ -334,7 +334,7 @@ class FunctionLowering:
         ctx, b = self.ctx, self.ctx.b
         self._hoist(op)
         before_block, after_block = (region.blocks[0] for region in op.regions)
-        carried = Carried(ctx, op, before_block.args, op.operands)
+        carried = LoopCarried(ctx, op, before_block.args, op.operands)
         start = b.block
         head = b.append_basic_block("while.head")
         inside = b.append_basic_block("while.body")
@@ -353,7 +353,7 @@ class FunctionLowering:
                     if value.type.rank
                     else ctx.scalar(value)
                 )
-            nests.settle_loads(ctx, condition)
+            nests.materialise_pending_loads(ctx, condition)
             b.cbranch(ctx.scalar(condition.operands[0]), inside, end)
             b.position_at_end(inside)
             with ctx.scope():
@@ -373,12 +373,12 @@ class FunctionLowering:
             ctx.new_buffer(r.type.elem, r.type.shape, ctx.layout.get(r)) if r.type.rank else None
             for r in op.results
         ]
-        ways = [b.append_basic_block("then"), b.append_basic_block("else")]
+        edges = [b.append_basic_block("then"), b.append_basic_block("else")]
         end = b.append_basic_block("if.end")
-        b.cbranch(ctx.scalar(op.operands[0]), *ways)
+        b.cbranch(ctx.scalar(op.operands[0]), *edges)
         arrivals: list[tuple[ll.Block, list[ll.Value | None]]] = []
-        for number, way in enumerate(ways):
-            b.position_at_end(way)
+        for number, edge in enumerate(edges):
+            b.position_at_end(edge)
             scalars: list[ll.Value | None] = []
             if number < len(op.regions) and op.regions[number].blocks:
                 with ctx.scope():

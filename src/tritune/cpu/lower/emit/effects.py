@@ -12,7 +12,7 @@ from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.convert import narrow, widen
 from tritune.cpu.lower.emit.elementwise import float_extreme
 from tritune.cpu.lower.emit.evaluate import Nest
-from tritune.cpu.lower.emit.lanes import Lane
+from tritune.cpu.lower.emit.lanes import Lanes
 from tritune.cpu.lower.llvm import (
     DOUBLE,
     I1,
@@ -28,7 +28,7 @@ from tritune.cpu.lower.llvm import (
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.errors import CompileError
 
-_SUCCESS = {
+_ORDERINGS = {
     "acq_rel": "acq_rel",
     "acquire": "acquire",
     "release": "release",
@@ -58,11 +58,11 @@ def emit_atomic(ctx: Context, op: ir.Op) -> None:
         active = nest.mask_at(mask, point) if mask is not None else None
         if active is None:
             before = _atomic(ctx, op, address, args, pointee.elem)
-            memory.store_buffer(ctx, old, place, Lane(before), 1)
+            memory.store_buffer(ctx, old, place, Lanes(before), 1)
             return
         with ctx.b.if_then(active.x):
             before = _atomic(ctx, op, address, args, pointee.elem)
-            memory.store_buffer(ctx, old, place, Lane(before), 1)
+            memory.store_buffer(ctx, old, place, Lanes(before), 1)
 
     nests.each_element(ctx, op, list(op.operands), body)
     if result.type.rank:
@@ -75,7 +75,7 @@ def _atomic(
     ctx: Context, op: ir.Op, address: ll.Value, args: list[ll.Value], elem: str
 ) -> ll.Value:
     b = ctx.b
-    ordering = _SUCCESS.get(str(op.attrs.get("sem", "acq_rel")), "acq_rel")
+    ordering = _ORDERINGS.get(str(op.attrs.get("sem", "acq_rel")), "acq_rel")
     if op.name == "tt.atomic_cas":
         return _compare_and_swap(ctx, address, args, elem)
     kind = op.attrs["op"]
@@ -127,7 +127,7 @@ def _update_loop(
     return held
 
 
-def text(module: ll.Module, words: str) -> ll.Value:
+def string_constant(module: ll.Module, words: str) -> ll.Value:
     """A zero-terminated string in the object's constants."""
     data = bytearray(words.encode() + b"\0")
     kind = ll.ArrayType(I8, len(data))
@@ -145,7 +145,7 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
     module = ctx.kernel.module
     printf = declare(module, "printf", ll.FunctionType(I32, [PTR], var_arg=True))
     if not op.operands:
-        words = text(module, f"pid (%d, %d, %d){prefix}\n")
+        words = string_constant(module, f"pid (%d, %d, %d){prefix}\n")
         ctx.b.call(printf, [words, *ctx.program.ids])
     for number, operand in enumerate(op.operands):
         label = f"{prefix}" if len(op.operands) == 1 else f"{prefix}(operand {number}) "
@@ -163,7 +163,7 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
             )
             # As wide as the last index of each dimension, as Triton has it.
             where = ", ".join(f"%{len(str(n - 1))}lld" for n in operand.type.shape)
-            words = text(module, f"pid (%d, %d, %d) idx ({where}){label}{form}\n")
+            words = string_constant(module, f"pid (%d, %d, %d) idx ({where}){label}{form}\n")
             ctx.b.call(printf, [words, *ctx.program.ids, *[p.at for p in point], shown])
 
         nests.each_element(ctx, op, [operand], body)
@@ -200,7 +200,7 @@ class Assertion:
         self._failed = ctx.e.slot(I8, name="failed")
         ctx.b.store(ll.Constant(I8, 0), self._failed)
 
-    def see(self, holds: ll.Value) -> None:
+    def check(self, holds: ll.Value) -> None:
         """Look at one element, or at those of a vector."""
         ctx, b = self._ctx, self._ctx.b
         if isinstance(holds.type, ll.VectorType):
@@ -208,13 +208,13 @@ class Assertion:
         seen = b.load(self._failed, typ=I8)
         b.store(b.or_(seen, b.zext(b.not_(holds), I8)), self._failed)
 
-    def conclude(self) -> None:
+    def exit_if_failed(self) -> None:
         """Leave the program if an element was false."""
         ctx, b = self._ctx, self._ctx.b
         broken = b.icmp_unsigned("!=", b.load(self._failed, typ=I8), ll.Constant(I8, 0))
         with b.if_then(broken, likely=False):
             _report(ctx, self._site)
-            leave(ctx)
+            return_early(ctx)
             after = b.append_basic_block("unreachable")
             b.position_at_end(after)
 
@@ -224,9 +224,9 @@ def emit_assert(ctx: Context, op: ir.Op) -> None:
     condition = op.operands[0]
     assertion = Assertion(ctx, op)
     nests.each_element(
-        ctx, op, [condition], lambda nest, point: assertion.see(nest.at(condition, point).x)
+        ctx, op, [condition], lambda nest, point: assertion.check(nest.at(condition, point).x)
     )
-    assertion.conclude()
+    assertion.exit_if_failed()
 
 
 def _report(ctx: Context, site: int) -> None:
@@ -238,7 +238,7 @@ def _report(ctx: Context, site: int) -> None:
             b.store(value, b.gep(status, [i64(place)], source_etype=I32))
 
 
-def leave(ctx: Context) -> None:
+def return_early(ctx: Context) -> None:
     """Return at once from whatever function this is; its results are not looked at."""
     kind = ctx.e.function.function_type.return_type
     ctx.emit_return(None if isinstance(kind, ll.VoidType) else ll.Constant(kind, ll.Undefined))
@@ -253,7 +253,7 @@ def emit_histogram(ctx: Context, op: ir.Op) -> None:
     counts = ctx.new_buffer(op.result.type.elem, (bins,))
     kind = scalar_type(op.result.type.elem)
     with ctx.e.loop(bins, 1, "bin") as index:
-        memory.store_buffer(ctx, counts, (Index(index),), Lane(constant(kind, 0)), 1)
+        memory.store_buffer(ctx, counts, (Index(index),), Lanes(constant(kind, 0)), 1)
 
     def body(nest: Nest, point: Point) -> None:
         value = nest.at(source, point).x
@@ -264,7 +264,7 @@ def emit_histogram(ctx: Context, op: ir.Op) -> None:
         with ctx.b.if_then(inside):
             place = (Index(wide),)
             count = memory.load_buffer(ctx, counts, place, 1).x
-            memory.store_buffer(ctx, counts, place, Lane(ctx.b.add(count, constant(kind, 1))), 1)
+            memory.store_buffer(ctx, counts, place, Lanes(ctx.b.add(count, constant(kind, 1))), 1)
 
     nests.each_element(ctx, op, [source], body)
     ctx.set(op.result, counts)

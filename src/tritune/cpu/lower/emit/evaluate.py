@@ -14,7 +14,7 @@ from tritune.cpu.lower.analysis.usage import is_index, is_trivial_reshape
 from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import elementwise, memory, prefetch
 from tritune.cpu.lower.emit import lanes as lane_math
-from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
 from tritune.cpu.lower.llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
@@ -51,9 +51,9 @@ class Assumptions:
 
     def __init__(self) -> None:
         self.true_masks: set[ir.Value] = set()
-        self.unwrapped: dict[ir.Op, ll.Value] = {}
+        self.remainder_offsets: dict[ir.Op, ll.Value] = {}
         #: Extensions of integers that do not wrap within the tile.
-        self.unwrapped_sources: set[ir.Op] = set()
+        self.exact_extensions: set[ir.Op] = set()
 
 
 class Nest:
@@ -61,29 +61,29 @@ class Nest:
         self.ctx = ctx
         self.lanes = lanes
         self.assumptions = assumptions or Assumptions()
-        self._memo: dict[tuple[ir.Value, Point], Lane] = {}
+        self._memo: dict[tuple[ir.Value, Point], Lanes] = {}
         #: Loads whose next tile is asked for on the way, and how far away it is.
         self._ahead: dict[ir.Op, int | ll.Value] = {}
         #: The same with twice the lanes, for numbers that lie in words.
         self._twice: Nest | None = None
 
-    def ask_ahead(self, loads: list[ir.Value]) -> None:
+    def prefetch_loads(self, loads: list[ir.Value]) -> None:
         """Prefetch what the next iteration of the loop will load."""
         if self.ctx.loop is None:
             return
         for load in loads:
             assert load.owner is not None
-            distance = prefetch.advance(self.ctx, self.ctx.loop, load.owner.operands[0])
+            distance = prefetch.stride(self.ctx, self.ctx.loop, load.owner.operands[0])
             if distance is not None and not (isinstance(distance, int) and distance == 0):
                 self._ahead[load.owner] = distance
 
-    def fresh(self) -> None:
+    def clear(self) -> None:
         """Start at a new place in the code: nothing evaluated before is at hand there."""
         self._memo.clear()
         if self._twice is not None:
-            self._twice.fresh()
+            self._twice.clear()
 
-    def at(self, value: ir.Value, point: Point) -> Lane:
+    def at(self, value: ir.Value, point: Point) -> Lanes:
         key = (value, point)
         found = self._memo.get(key)
         if found is None:
@@ -94,13 +94,13 @@ class Nest:
         """What has been computed already."""
         return self.ctx.get(value)
 
-    def _evaluate(self, value: ir.Value, point: Point) -> Lane:
+    def _evaluate(self, value: ir.Value, point: Point) -> Lanes:
         ctx = self.ctx
         held = self._held(value)
         if isinstance(held, Buffer):
             return memory.load_buffer(ctx, held, point, self.lanes)
         if held is not None:
-            return Lane(held)
+            return Lanes(held)
         op = value.owner
         assert op is not None, f"{value} is nowhere"
         name = op.name
@@ -109,32 +109,32 @@ class Nest:
         if name == "tt.splat":
             return self.at(op.operands[0], ())
         if name == "arith.constant":
-            return Lane(constant_value(op))
+            return Lanes(constant_value(op))
         if name == "tt.make_range":
             start = ctx.b.add(ctx.b.trunc(point[0].at, I32), ll.Constant(I32, op.attrs["start"]))
-            return Lane(start, 1 if point[0].lane else 0)
+            return Lanes(start, 1 if point[0].lane else 0)
         if name == "tt.load":
             return self._load(op, point)
         special = {"tt.join": self._join, "tt.split": self._split, PAIR: self._pair}.get(name)
         if special is not None:
             return special(op, value, point)
         if name == "ub.poison":
-            return Lane(ll.Constant(scalar_type(value.type.elem), ll.Undefined))
+            return Lanes(ll.Constant(scalar_type(value.type.elem), ll.Undefined))
         return self.apply(op, [self.at(o, point) for o in op.operands])
 
-    def apply(self, op: ir.Op, args: list[Lane]) -> Lane:
+    def apply(self, op: ir.Op, args: list[Lanes]) -> Lanes:
         """One elementwise operation, kept uniform or affine where it can be."""
         affine = self._apply_affine(op, args)
         if affine is not None:
             return affine
         if all(a.uniform for a in args):
-            return Lane(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
+            return Lanes(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
         return vector(
             elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args])
         )
 
-    def _apply_affine(self, op: ir.Op, args: list[Lane]) -> Lane | None:
-        if all(a.uniform for a in args) and op not in self.assumptions.unwrapped:
+    def _apply_affine(self, op: ir.Op, args: list[Lanes]) -> Lanes | None:
+        if all(a.uniform for a in args) and op not in self.assumptions.remainder_offsets:
             return None
         e, name = self.ctx.e, op.name
         if op.results and op.result.type.elem == "i1":
@@ -144,9 +144,7 @@ class Nest:
         if name == "arith.muli":
             return lane_math.multiply(e, args[0], args[1])
         if name in ("arith.extsi", "arith.extui"):
-            trusted = op in self.assumptions.unwrapped_sources or is_index(
-                self.ctx.usage, op.result
-            )
+            trusted = op in self.assumptions.exact_extensions or is_index(self.ctx.usage, op.result)
             if op.operands[0].type.bits < 32 or not trusted:
                 return None
             return lane_math.resize(
@@ -156,19 +154,21 @@ class Nest:
             pointee = op.result.type.pointee
             assert pointee is not None
             offset = lane_math.resize(e, args[1], I64, True)
-            size = Lane(i64(memory_bytes(pointee.elem)))
+            size = Lanes(i64(memory_bytes(pointee.elem)))
             scaled = offset and lane_math.multiply(e, offset, size)
             return scaled and lane_math.add(e, args[0], scaled)
         if name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
             same = scalar_type(op.operands[0].type.elem) == scalar_type(op.result.type.elem)
             return args[0] if same and args[0].affine else None
-        if op in self.assumptions.unwrapped and args[0].affine:
-            taken = lane_math.resize(e, Lane(self.assumptions.unwrapped[op]), args[0].x.type, True)
+        if op in self.assumptions.remainder_offsets and args[0].affine:
+            taken = lane_math.resize(
+                e, Lanes(self.assumptions.remainder_offsets[op]), args[0].x.type, True
+            )
             assert taken is not None
             return lane_math.add(e, args[0], taken, negate=True)
         return None
 
-    def mask_at(self, mask: ir.Value, point: Point) -> Lane | None:
+    def mask_at(self, mask: ir.Value, point: Point) -> Lanes | None:
         """The mask at a point; None where it is known to be true."""
         if mask in self.assumptions.true_masks:
             return None
@@ -177,7 +177,7 @@ class Nest:
             return None
         return lane
 
-    def _load(self, op: ir.Op, point: Point) -> Lane:
+    def _load(self, op: ir.Op, point: Point) -> Lanes:
         pointee = op.operands[0].type.pointee
         assert pointee is not None
         address = self.at(op.operands[0], point)
@@ -189,24 +189,24 @@ class Nest:
             prefetch.emit(self.ctx, address.x, self._ahead[op])
         return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
 
-    def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+    def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
         e, b = self.ctx.e, self.ctx.b
         which = point[-1]
         if which.lane:
             pair = tuple(Index(p.at) for p in point[:-1])
             first, second = (self.at(o, pair) for o in op.operands)
-            return vector(e.join_lanes([first.x, second.x]))
+            return vector(e.build_vector([first.x, second.x]))
         first, second = (self.at(o, point[:-1]) for o in op.operands)
         condition = b.icmp_unsigned("==", which.at, i64(0))
         if first.uniform and second.uniform:
-            return Lane(b.select(condition, first.x, second.x))
+            return Lanes(b.select(condition, first.x, second.x))
         x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
         return vector(b.select(condition, x, y))
 
-    def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+    def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
         return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
 
-    def _pair(self, op: ir.Op, value: ir.Value, point: Point) -> Lane:
+    def _pair(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
         e, [source], axis = self.ctx.e, op.operands, op.attrs["axis"]
         along = point[axis]
         first = _plus(self.ctx, along.at, along.at)
@@ -222,7 +222,7 @@ class Nest:
         low, high = (self.at(rounds or source, place) for place in places)
         if low.uniform and high.uniform:
             low, high = (self.at(source, place) for place in places)
-            return Lane(pairs.join_words(e, low.x, high.x))
+            return Lanes(pairs.join_words(e, low.x, high.x))
         join = pairs.round_to_words if rounds else pairs.join_words
         return vector(join(e, *(to_vector(e, x, self.lanes) for x in (low, high))))
 

@@ -28,11 +28,13 @@ def reduce_lanes(e: Emitter, vectors: list[ll.Value], join: Join) -> ll.Value:
     if count > lanes:
         parts = [reduce_lanes(e, vectors[i : i + lanes], join) for i in range(0, count, lanes)]
         while len(parts) > 1:
-            parts = [e.joined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [e.concat(x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
     while lanes > count:
         lanes //= 2
-        vectors = [join(e.part(v, 0, lanes), e.part(v, lanes, lanes)) for v in vectors]
+        vectors = [
+            join(e.slice_lanes(v, 0, lanes), e.slice_lanes(v, lanes, lanes)) for v in vectors
+        ]
     # Every step deals the results out in turn; this order makes them come out in the given one.
     vectors = [vectors[_reversed_bits(i, count)] for i in range(count)]
     width = lanes

@@ -14,16 +14,16 @@ from tritune.cpu import ir
 from tritune.cpu.lower.context import Buffer, Context, Point
 from tritune.cpu.lower.emit import elementwise, prefetch
 from tritune.cpu.lower.emit.evaluate import EVALUATED, Nest
-from tritune.cpu.lower.emit.lanes import Lane
-from tritune.cpu.lower.emit.prefetch import Loop
+from tritune.cpu.lower.emit.lanes import Lanes
+from tritune.cpu.lower.emit.prefetch import LoopInfo
 from tritune.cpu.lower.llvm import I64, i64
 
 
-def foreseeable(ctx: Context, loop: Loop, value: ir.Value) -> bool:
+def can_evaluate_later(ctx: Context, loop: LoopInfo, value: ir.Value) -> bool:
     """Whether a later iteration's value can be evaluated in an earlier one."""
-    if value in loop.growth:
-        return prefetch.growth(ctx, loop, value) is not None
-    if value not in loop.inside:
+    if value in loop.increments:
+        return prefetch.increment(ctx, loop, value) is not None
+    if value not in loop.defined_inside:
         return True
     op = value.owner
     # What is deeper inside need not be reached by that iteration.
@@ -35,29 +35,31 @@ def foreseeable(ctx: Context, loop: Loop, value: ir.Value) -> bool:
         if written or len(op.operands) > 1:
             return False
     known = op.name in EVALUATED or elementwise.supported(op.name)
-    return known and all(foreseeable(ctx, loop, operand) for operand in op.operands)
+    return known and all(can_evaluate_later(ctx, loop, operand) for operand in op.operands)
 
 
-class Later(Nest):
+class LaterIteration(Nest):
     """Evaluates as the iteration so many after this one will, or this one if there is none."""
 
-    def __init__(self, ctx: Context, loop: Loop, iterations: ll.Value) -> None:
+    def __init__(self, ctx: Context, loop: LoopInfo, iterations: ll.Value) -> None:
         super().__init__(ctx, 1)
         self._loop = loop
         b = ctx.b
-        step, left = (b.zext(x, I64) if x.type.width < 64 else x for x in (loop.step, loop.left))
+        step, left = (
+            b.zext(x, I64) if x.type.width < 64 else x for x in (loop.step, loop.remaining)
+        )
         there = b.icmp_unsigned("<", b.mul(iterations, step), left)
         self._iterations = b.select(there, iterations, i64(0))
 
     def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
-        return None if value in self._loop.inside else super()._held(value)
+        return None if value in self._loop.defined_inside else super()._held(value)
 
-    def _evaluate(self, value: ir.Value, point: Point) -> Lane:
-        if value not in self._loop.growth:
+    def _evaluate(self, value: ir.Value, point: Point) -> Lanes:
+        if value not in self._loop.increments:
             return super()._evaluate(value, point)
         ctx, b = self.ctx, self.ctx.b
-        now, growth = ctx.scalar(value), prefetch.growth(ctx, self._loop, value)
-        assert growth is not None
-        more = prefetch.product(ctx, growth, self._iterations)
+        now, increment = ctx.scalar(value), prefetch.increment(ctx, self._loop, value)
+        assert increment is not None
+        more = prefetch.multiply(ctx, increment, self._iterations)
         assert isinstance(more, ll.Value)
-        return Lane(b.add(now, more if now.type.width == 64 else b.trunc(more, now.type)))
+        return Lanes(b.add(now, more if now.type.width == 64 else b.trunc(more, now.type)))

@@ -16,15 +16,15 @@ from llvmlite import ir as ll
 from tritune.cpu.lower.llvm import Emitter, constant, element_of, vector_of
 
 #: A step between lanes: a number known now, or one computed by the program.
-LaneStep: TypeAlias = "int | ll.Value"
+LaneStride: TypeAlias = "int | ll.Value"
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class Lanes:
     """`x` is the value of lane 0 when `step` is given (0: uniform), else the whole vector."""
 
     x: ll.Value
-    step: LaneStep | None = 0
+    step: LaneStride | None = 0
 
     @property
     def uniform(self) -> bool:
@@ -36,11 +36,16 @@ class Lane:
         return self.step is not None
 
 
-def vector(x: ll.Value) -> Lane:
-    return Lane(x, None)
+def vector(x: ll.Value) -> Lanes:
+    return Lanes(x, None)
 
 
-def to_vector(e: Emitter, lane: Lane, lanes: int) -> ll.Value:
+def in_register(x: ll.Value) -> Lanes:
+    """Return the lanes of a register: a vector, or a scalar where there is one lane."""
+    return Lanes(x, None if isinstance(x.type, ll.VectorType) else 0)
+
+
+def to_vector(e: Emitter, lane: Lanes, lanes: int) -> ll.Value:
     """All lanes in one register (a scalar when there is one lane)."""
     if lane.step is None or lanes == 1:
         return lane.x
@@ -56,18 +61,18 @@ def to_vector(e: Emitter, lane: Lane, lanes: int) -> ll.Value:
     return e.b.add(base, e.b.mul(ramp, e.splat(lane.step, lanes)))
 
 
-def add(e: Emitter, x: Lane, y: Lane, negate: bool = False) -> Lane | None:
+def add(e: Emitter, x: Lanes, y: Lanes, negate: bool = False) -> Lanes | None:
     """x + y (or x - y) if both are affine."""
     if x.step is None or y.step is None:
         return None
     base = e.b.sub(x.x, y.x) if negate else e.b.add(x.x, y.x)
     if isinstance(x.step, int) and isinstance(y.step, int):
-        return Lane(base, x.step - y.step if negate else x.step + y.step)
+        return Lanes(base, x.step - y.step if negate else x.step + y.step)
     first, second = (_as_value(s, x.x.type) for s in (x.step, y.step))
-    return Lane(base, e.b.sub(first, second) if negate else e.b.add(first, second))
+    return Lanes(base, e.b.sub(first, second) if negate else e.b.add(first, second))
 
 
-def multiply(e: Emitter, x: Lane, y: Lane) -> Lane | None:
+def multiply(e: Emitter, x: Lanes, y: Lanes) -> Lanes | None:
     """x * y if one of them is uniform and the other affine."""
     if y.uniform and x.affine:
         x, y = y, x
@@ -76,13 +81,13 @@ def multiply(e: Emitter, x: Lane, y: Lane) -> Lane | None:
     base = e.b.mul(x.x, y.x)
     if isinstance(y.step, int):
         if y.step == 0:
-            return Lane(base, 0)
+            return Lanes(base, 0)
         if isinstance(x.x, ll.Constant) and isinstance(x.x.constant, int):
-            return Lane(base, _signed(x.x.constant, x.x.type.width) * y.step)
-    return Lane(base, e.b.mul(x.x, _as_value(y.step, x.x.type)))
+            return Lanes(base, _signed(x.x.constant, x.x.type.width) * y.step)
+    return Lanes(base, e.b.mul(x.x, _as_value(y.step, x.x.type)))
 
 
-def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
+def resize(e: Emitter, x: Lanes, target: ll.Type, signed: bool) -> Lanes | None:
     """Extend or truncate an affine value. As in Triton's own analysis, an index does not wrap
     within a tile.
     """
@@ -96,7 +101,7 @@ def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
             return value
         return (e.b.sext if signed else e.b.zext)(value, target)
 
-    return Lane(
+    return Lanes(
         change(x.x),
         x.step
         if isinstance(x.step, int)
@@ -106,7 +111,7 @@ def resize(e: Emitter, x: Lane, target: ll.Type, signed: bool) -> Lane | None:
     )
 
 
-def _as_value(step: LaneStep, kind: ll.Type) -> ll.Value:
+def _as_value(step: LaneStride, kind: ll.Type) -> ll.Value:
     return constant(element_of(kind), step) if isinstance(step, int) else step
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from llvmlite import ir as ll
 
 from tritune.cpu.lower.context import Buffer, Context, Point
-from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.llvm import (
     I32,
     constant,
@@ -23,21 +23,21 @@ from tritune.cpu.lower.llvm import (
 
 
 def load(
-    ctx: Context, address: Lane, mask: Lane | None, other: Lane | None, elem: str, lanes: int
-) -> Lane:
+    ctx: Context, address: Lanes, mask: Lanes | None, other: Lanes | None, elem: str, lanes: int
+) -> Lanes:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(elem), memory_bytes(elem)
     if mask is None:
         other = None
     elif other is None:
         # Triton leaves these lanes undefined; every device gives 0, and kernels rely on it.
-        other = Lane(constant(scalar_type(elem), _zero(scalar_type(elem))))
+        other = Lanes(constant(scalar_type(elem), _zero(scalar_type(elem))))
     if address.uniform and (mask is None or mask.uniform):
         read = _load_one(ctx, address.x, mask, kind)
         if mask is None or other is None:
-            return Lane(_from_memory(ctx, read, elem))
+            return Lanes(_from_memory(ctx, read, elem))
         if other.uniform:
-            return Lane(b.select(mask.x, _from_memory(ctx, read, elem), other.x))
+            return Lanes(b.select(mask.x, _from_memory(ctx, read, elem), other.x))
         read_all = e.splat(_from_memory(ctx, read, elem), lanes)
         return vector(b.select(e.splat(mask.x, lanes), read_all, to_vector(e, other, lanes)))
     wide = vector_of(kind, lanes)
@@ -61,26 +61,26 @@ def load(
         addresses, active = _lane_addresses(ctx, address, mask, lanes)
         places = [e.extract(addresses, i) for i in range(lanes)]
     scalars = [b.load(e.address(place), typ=kind, align=size) for place in places]
-    read = _from_memory(ctx, e.join_lanes(scalars), elem)
+    read = _from_memory(ctx, e.build_vector(scalars), elem)
     if active is not None:
         read = b.select(active, read, fallback)
     return vector(read)
 
 
 #: Bytes of a vector that can be stored past the caches.
-_LEAST_PAST_CACHES = 16
+_MIN_NONTEMPORAL_BYTES = 16
 
 
 def store(
     ctx: Context,
-    address: Lane,
-    value: Lane,
-    mask: Lane | None,
+    address: Lanes,
+    value: Lanes,
+    mask: Lanes | None,
     elem: str,
     lanes: int,
-    streams: bool = False,
+    nontemporal: bool = False,
 ) -> None:
-    """Write a value, or a vector of them; one that `streams` goes past the caches, if it can."""
+    """Write a value, or a vector of values; with a nontemporal store, if that is possible."""
     e, b = ctx.e, ctx.b
     size = memory_bytes(elem)
     if lanes == 1:
@@ -88,8 +88,8 @@ def store(
         return
     if isinstance(address.step, int) and address.step == size:
         written = _to_memory(ctx, to_vector(e, value, lanes), elem)
-        if streams and mask is None:
-            _store_past_caches(ctx, address.x, written, size)
+        if nontemporal and mask is None:
+            _store_nontemporal(ctx, address.x, written, size)
             return
         if mask is None or mask.uniform:
             _store_one(ctx, address.x, written, mask, size)
@@ -105,12 +105,12 @@ def store(
         b.store(scalar, e.address(e.extract(addresses, i)), align=size)
 
 
-def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lane:
+def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lanes:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(buffer.elem), memory_bytes(buffer.elem)
-    place, stride = buffer_place(ctx, buffer, point)
+    place, stride = buffer_address(ctx, buffer, point)
     if stride == 0 or lanes == 1:
-        return Lane(_from_memory(ctx, b.load(place, typ=kind, align=size), buffer.elem))
+        return Lanes(_from_memory(ctx, b.load(place, typ=kind, align=size), buffer.elem))
     if stride == 1:
         return vector(
             _from_memory(ctx, b.load(place, typ=vector_of(kind, lanes), align=size), buffer.elem)
@@ -119,13 +119,13 @@ def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lane:
     for i in range(lanes):
         at = b.gep(place, [i64(i * stride)], inbounds=True, source_etype=kind)
         scalars.append(b.load(at, typ=kind, align=size))
-    return vector(_from_memory(ctx, e.join_lanes(scalars), buffer.elem))
+    return vector(_from_memory(ctx, e.build_vector(scalars), buffer.elem))
 
 
-def store_buffer(ctx: Context, buffer: Buffer, point: Point, value: Lane, lanes: int) -> None:
+def store_buffer(ctx: Context, buffer: Buffer, point: Point, value: Lanes, lanes: int) -> None:
     e, b = ctx.e, ctx.b
     kind, size = memory_type(buffer.elem), memory_bytes(buffer.elem)
-    place, stride = buffer_place(ctx, buffer, point)
+    place, stride = buffer_address(ctx, buffer, point)
     if lanes == 1:
         b.store(_to_memory(ctx, value.x, buffer.elem), place, align=size)
         return
@@ -138,7 +138,7 @@ def store_buffer(ctx: Context, buffer: Buffer, point: Point, value: Lane, lanes:
         b.store(e.extract(written, i), at, align=size)
 
 
-def buffer_place(ctx: Context, buffer: Buffer, point: Point) -> tuple[ll.Value, int]:
+def buffer_address(ctx: Context, buffer: Buffer, point: Point) -> tuple[ll.Value, int]:
     """The address of the point's first lane, and the stride between lanes in elements."""
     b = ctx.b
     offset: ll.Value = i64(0)
@@ -161,7 +161,7 @@ def buffer_place(ctx: Context, buffer: Buffer, point: Point) -> tuple[ll.Value, 
     return place, lane_stride
 
 
-def _load_one(ctx: Context, address: ll.Value, mask: Lane | None, kind: ll.Type) -> ll.Value:
+def _load_one(ctx: Context, address: ll.Value, mask: Lanes | None, kind: ll.Type) -> ll.Value:
     """One access, scalar or vector, under a mask that is the same for all of it."""
     if mask is not None:
         address = ctx.b.select(mask.x, address, ctx.dummy())
@@ -169,24 +169,24 @@ def _load_one(ctx: Context, address: ll.Value, mask: Lane | None, kind: ll.Type)
 
 
 def _store_one(
-    ctx: Context, address: ll.Value, written: ll.Value, mask: Lane | None, size: int
+    ctx: Context, address: ll.Value, written: ll.Value, mask: Lanes | None, size: int
 ) -> None:
     if mask is not None:
         address = ctx.b.select(mask.x, address, ctx.dummy())
     ctx.b.store(written, ctx.e.address(address), align=size)
 
 
-def _store_past_caches(ctx: Context, address: ll.Value, written: ll.Value, size: int) -> None:
+def _store_nontemporal(ctx: Context, address: ll.Value, written: ll.Value, size: int) -> None:
     """Store a vector without a place in the caches, for which its line would be read first.
 
     That takes a whole and aligned vector: a tensor's own memory has them, a view need not.
     """
     e, b = ctx.e, ctx.b
     whole = written.type.count * size
-    if whole < _LEAST_PAST_CACHES:
+    if whole < _MIN_NONTEMPORAL_BYTES:
         _store_one(ctx, address, written, None, size)
         return
-    ctx.kernel.streams = True
+    ctx.kernel.uses_nontemporal = True
     aligned = b.icmp_unsigned("==", b.and_(address, i64(whole - 1)), i64(0))
     with b.if_else(aligned, likely=True) as (then, otherwise):
         with then:
@@ -215,7 +215,7 @@ def _places(ctx: Context, first: ll.Value, step: ll.Value, lanes: int) -> list[l
 
 
 def _lane_addresses(
-    ctx: Context, address: Lane, mask: Lane | None, lanes: int
+    ctx: Context, address: Lanes, mask: Lanes | None, lanes: int
 ) -> tuple[ll.Value, ll.Value | None]:
     addresses = to_vector(ctx.e, address, lanes)
     if mask is None:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.affine import Tiles
+from tritune.cpu.lower.analysis.affine import AffineRanges
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory
 from tritune.cpu.lower.emit.evaluate import Assumptions, Nest
-from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.llvm import i64
 from tritune.cpu.lower.schedule import nest as schedule
-from tritune.cpu.lower.schedule.nest import Plan
+from tritune.cpu.lower.schedule.nest import NestPlan
 
 
 def prepare(ctx: Context, root: ir.Op, values: list[ir.Value]) -> None:
@@ -40,42 +40,42 @@ def plan_nest(
     extra: list[schedule.Access] | None = None,
     elem_bits: int = 32,
     stored: ir.Value | None = None,
-    taps: list[ir.Value] | None = None,
+    side_outputs: list[ir.Value] | None = None,
     most_lanes: int | None = None,
-) -> Plan:
-    """Prepare a nest over `shape` that evaluates `values` for `root`, and keeps `taps`."""
+) -> NestPlan:
+    """Prepare a nest over `shape` that evaluates `values` for `root`, and keeps `side_outputs`."""
     prepare(ctx, root, values)
     if lane_dim is None:
         found = schedule.accesses(ctx, values, len(shape)) + (extra or [])
         lane_dim = schedule.best_lane_dim(ctx, shape, found)
     lanes = min(most_lanes or ctx.lanes(elem_bits), shape[lane_dim])
-    plan = Plan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
-    if taps is None:
-        taps = schedule.choose_taps(ctx, root, values, shape, stored)
-    for tap in (t for t in taps if ctx.get(t) is None):
-        fastest = ctx.layout.get(tap, lane_dim)
-        plan.taps[tap] = ctx.new_buffer(tap.type.elem, shape, fastest)
+    plan = NestPlan(shape, lane_dim, lanes, schedule.lazy_nodes(ctx, values))
+    if side_outputs is None:
+        side_outputs = schedule.choose_side_outputs(ctx, root, values, shape, stored)
+    for side_output in (t for t in side_outputs if ctx.get(t) is None):
+        fastest = ctx.layout.get(side_output, lane_dim)
+        plan.side_outputs[side_output] = ctx.new_buffer(side_output.type.elem, shape, fastest)
     return plan
 
 
-def keep_taps(ctx: Context, plan: Plan) -> None:
+def bind_side_outputs(ctx: Context, plan: NestPlan) -> None:
     """From here on the stored tensors are read from their buffers."""
-    for value, buffer in plan.taps.items():
+    for value, buffer in plan.side_outputs.items():
         ctx.set(value, buffer)
 
 
-def store_taps(nest: Nest, plan: Plan, point: Point) -> None:
-    for value, buffer in plan.taps.items():
+def store_side_outputs(nest: Nest, plan: NestPlan, point: Point) -> None:
+    for value, buffer in plan.side_outputs.items():
         memory.store_buffer(nest.ctx, buffer, point, nest.at(value, point), nest.lanes)
 
 
-def over_points(ctx: Context, plan: Plan, nest: Nest, body: Callable[[Point], None]) -> None:
+def over_points(ctx: Context, plan: NestPlan, nest: Nest, body: Callable[[Point], None]) -> None:
     """The loops of an elementwise nest: lanes innermost."""
     order = [d for d in range(len(plan.shape)) if d != plan.lane_dim] + [plan.lane_dim]
     steps = [plan.lanes if d == plan.lane_dim else 1 for d in order]
     ranges = [(plan.shape[d], step, f"d{d}") for d, step in zip(order, steps, strict=True)]
     with ctx.e.loops(*ranges) as indices:
-        nest.fresh()
+        nest.clear()
         body(plan.point(dict(zip(order, indices, strict=True))))
 
 
@@ -123,14 +123,14 @@ def materialise(
     along = plan.lane_dim if into is not None or wanted is None else wanted
     buffer = into or ctx.new_buffer(value.type.elem, shape, along)
 
-    def emit(assumptions: Assumptions, careful: bool) -> None:
+    def emit(assumptions: Assumptions, conservative: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
-        if prefetched and not careful:
-            nest.ask_ahead(schedule.loads_in(plan.nodes))
+        if prefetched and not conservative:
+            nest.prefetch_loads(schedule.loads_in(plan.nodes))
 
         def body(point: Point) -> None:
             memory.store_buffer(ctx, buffer, point, nest.at(value, point), plan.lanes)
-            store_taps(nest, plan, point)
+            store_side_outputs(nest, plan, point)
 
         if along == plan.lane_dim:
             over_points(ctx, plan, nest, body)
@@ -138,13 +138,13 @@ def materialise(
             _transpose(ctx, plan, nest, value, buffer, along)
 
     schedule.versioned(ctx, plan.nodes, [], emit)
-    keep_taps(ctx, plan)
+    bind_side_outputs(ctx, plan)
     ctx.set(value, buffer)
     return buffer
 
 
 def _transpose(
-    ctx: Context, plan: Plan, nest: Nest, value: ir.Value, buffer: Buffer, along: int
+    ctx: Context, plan: NestPlan, nest: Nest, value: ir.Value, buffer: Buffer, along: int
 ) -> None:
     """Fill a buffer that is contiguous along another dimension than what it is made of: a square
     of vectors at a time is read one way, turned around in registers and written the other way.
@@ -156,7 +156,7 @@ def _transpose(
     order = [*others, along, plan.lane_dim]
     ranges = [(plan.shape[d], 1 if d in others else lanes, f"d{d}") for d in order]
     with ctx.e.loops(*ranges) as indices:
-        nest.fresh()
+        nest.clear()
         corner = dict(zip(order, indices, strict=True))
 
         def moved(dim: int, by: int) -> dict[int, ll.Value]:
@@ -166,8 +166,8 @@ def _transpose(
         for number in range(lanes):
             point = plan.point(moved(along, number))
             read.append(to_vector(ctx.e, nest.at(value, point), lanes))
-            store_taps(nest, plan, point)
-        for number, turned in enumerate(ctx.e.in_turn(read)):
+            store_side_outputs(nest, plan, point)
+        for number, turned in enumerate(ctx.e.interleave(read)):
             at = moved(plan.lane_dim, number)
             place = tuple(Index(at[d], d == along) for d in range(len(plan.shape)))
             memory.store_buffer(ctx, buffer, place, vector(turned), lanes)
@@ -177,7 +177,7 @@ def _contiguous_along(buffer: Buffer, dim: int) -> bool:
     return buffer.strides[dim] == 1 or buffer.shape[dim] == 1
 
 
-def settle_loads(ctx: Context, op: ir.Op, kept: list[ir.Value] | None = None) -> None:
+def materialise_pending_loads(ctx: Context, op: ir.Op, kept: list[ir.Value] | None = None) -> None:
     """Before memory changes: read what was to be read before, if anything still needs it
     afterwards, other than through what is kept.
     """
@@ -193,16 +193,16 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     pointee = pointer.type.pointee
     assert pointee is not None
     if pointer.type.rank == 0:
-        settle_loads(ctx, op)
+        materialise_pending_loads(ctx, op)
         store_scalar(ctx, pointer, value, mask)
         return
     shape = pointer.type.shape
     roots = [pointer, value] + ([mask] if mask is not None else [])
     # What is kept on the way needs no reading beforehand: this nest reads it, and as safely as what
     # it stores.
-    taps = schedule.choose_taps(ctx, op, roots, shape, None)
-    settle_loads(ctx, op, taps)
-    tiles = Tiles(ctx)
+    side_outputs = schedule.choose_side_outputs(ctx, op, roots, shape, None)
+    materialise_pending_loads(ctx, op, side_outputs)
+    ranges = AffineRanges(ctx)
     prepare(ctx, op, roots)
     # A tensor is read completely before anything of it is written: prove that the order does not
     # matter, or read first.
@@ -211,18 +211,18 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
     conditions = []
     for read in reads:
         assert read.owner is not None
-        apart = tiles.separate(read.owner.operands[0], pointer, read not in moved)
+        apart = ranges.no_hazard(read.owner.operands[0], pointer, read not in moved)
         if apart is None:
             materialise(ctx, read, op)
         else:
             conditions.append(apart)
-    extra = [schedule.Access(list(ctx.usage.steps(pointer)), 2.0)]
+    extra = [schedule.Access(list(ctx.usage.strides(pointer)), 2.0)]
     bits = pointee.bits if pointee.is_float else 32
-    plan = plan_nest(ctx, op, roots, shape, None, extra, bits, taps=taps)
-    streams = op.attrs.get("cache") == "cs"
+    plan = plan_nest(ctx, op, roots, shape, None, extra, bits, side_outputs=side_outputs)
+    nontemporal = op.attrs.get("cache") == "cs"
 
-    def emit(assumptions: Assumptions, careful: bool) -> None:
-        if careful:
+    def emit(assumptions: Assumptions, conservative: bool) -> None:
+        if conservative:
             for read in schedule.loads_in(schedule.lazy_nodes(ctx, roots)):
                 materialise(ctx, read, op)
         nest = Nest(ctx, plan.lanes, assumptions)
@@ -231,26 +231,28 @@ def emit_store(ctx: Context, op: ir.Op) -> None:
             address = nest.at(pointer, point)
             active = nest.mask_at(mask, point) if mask is not None else None
             written = nest.at(value, point)
-            memory.store(ctx, address, written, active, pointee.elem, plan.lanes, streams)
-            store_taps(nest, plan, point)
+            memory.store(ctx, address, written, active, pointee.elem, plan.lanes, nontemporal)
+            store_side_outputs(nest, plan, point)
 
         over_points(ctx, plan, nest, body)
 
-    schedule.versioned(ctx, plan.nodes, [mask] if mask is not None else [], emit, tiles, conditions)
-    keep_taps(ctx, plan)
+    schedule.versioned(
+        ctx, plan.nodes, [mask] if mask is not None else [], emit, ranges, conditions
+    )
+    bind_side_outputs(ctx, plan)
 
 
 def store_scalar(ctx: Context, pointer: ir.Value, value: ir.Value, mask: ir.Value | None) -> None:
     pointee = pointer.type.pointee
     assert pointee is not None
-    active = Lane(ctx.scalar(mask)) if mask is not None else None
-    memory.store(ctx, Lane(ctx.scalar(pointer)), Lane(ctx.scalar(value)), active, pointee.elem, 1)
+    active = Lanes(ctx.scalar(mask)) if mask is not None else None
+    memory.store(ctx, Lanes(ctx.scalar(pointer)), Lanes(ctx.scalar(value)), active, pointee.elem, 1)
 
 
 def load_scalar(ctx: Context, op: ir.Op) -> ll.Value:
     pointee = op.operands[0].type.pointee
     assert pointee is not None
-    args = [Lane(ctx.scalar(o)) for o in op.operands]
+    args = [Lanes(ctx.scalar(o)) for o in op.operands]
     mask = args[1] if len(args) > 1 else None
     other = args[2] if len(args) > 2 else None
     return memory.load(ctx, args[0], mask, other, pointee.elem, 1).x
@@ -265,9 +267,9 @@ def each_element(
     shape = values[0].type.shape
     prepare(ctx, root, values)
     nest = Nest(ctx, 1)
-    plan = Plan(shape, max(len(shape) - 1, 0), 1, [])
+    plan = NestPlan(shape, max(len(shape) - 1, 0), 1, [])
     if not shape:
-        nest.fresh()
+        nest.clear()
         body(nest, ())
         return
     over_points(ctx, plan, nest, lambda point: body(nest, point))

@@ -1,8 +1,8 @@
 """How far an address moves from one iteration of a loop to the next.
 
-A tile that is packed for a product is read once per iteration, in rows that lie far apart: the
+A tile that is packed for a multiply is read once per iteration, in rows that lie far apart: the
 hardware does not see the next tile coming. While one tile is packed, the lines of the next are
-asked for, and arrive during the product.
+asked for, and arrive during the multiply.
 """
 
 from __future__ import annotations
@@ -16,52 +16,56 @@ from tritune.cpu.lower.analysis.usage import constant_of
 from tritune.cpu.lower.context import Context
 from tritune.cpu.lower.llvm import I32, I64, i64, memory_bytes
 
-_PASSES = frozenset(
+_FORWARDS_STRIDE = frozenset(
     "tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape arith.extsi tt.bitcast".split()
 )
 
 
 @dataclass(eq=False)
-class Loop:
+class LoopInfo:
     """What one iteration of a `scf.for` changes."""
 
     #: How much each scalar variable grows in an iteration, where that is the same every time.
-    growth: dict[ir.Value, ir.Value]
-    inside: set[ir.Value]
+    increments: dict[ir.Value, ir.Value]
+    defined_inside: set[ir.Value]
     #: The operations that every iteration reaches.
     ops: set[ir.Op]
     #: Whether it is the first one.
-    first: ll.Value
+    is_first: ll.Value
     #: What its variable grows by, and how far the end is from it.
     step: ll.Value
-    left: ll.Value
+    remaining: ll.Value
 
 
-def describe(
-    op: ir.Op, inside: set[ir.Value], first: ll.Value, step: ll.Value, left: ll.Value
-) -> Loop:
+def loop_info(
+    op: ir.Op,
+    defined_inside: set[ir.Value],
+    is_first: ll.Value,
+    step: ll.Value,
+    remaining: ll.Value,
+) -> LoopInfo:
     body = op.regions[0].blocks[0]
-    growth = {body.args[0]: op.operands[2]}
+    increments = {body.args[0]: op.operands[2]}
     for arg, following in zip(body.args[1:], body.ops[-1].operands, strict=True):
         owner = following.owner if arg.type.rank == 0 else None
         adds = owner is not None and owner.name in ("arith.addi", "tt.addptr")
         if owner is not None and adds and owner.operands[0] is arg:
-            growth[arg] = owner.operands[1]
-    return Loop(growth, inside, set(body.ops), first, step, left)
+            increments[arg] = owner.operands[1]
+    return LoopInfo(increments, defined_inside, set(body.ops), is_first, step, remaining)
 
 
-def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
+def stride(ctx: Context, loop: LoopInfo, value: ir.Value) -> int | ll.Value | None:
     """What the next iteration adds to `value` (bytes for pointers); None if that is not known."""
-    if value in loop.growth:
-        return growth(ctx, loop, value)
-    if value not in loop.inside:
+    if value in loop.increments:
+        return increment(ctx, loop, value)
+    if value not in loop.defined_inside:
         return 0
     op = value.owner
     if op is None:
         return None
-    if op.name in _PASSES:
-        return advance(ctx, loop, op.operands[0])
-    moves = [advance(ctx, loop, o) for o in op.operands]
+    if op.name in _FORWARDS_STRIDE:
+        return stride(ctx, loop, op.operands[0])
+    moves = [stride(ctx, loop, o) for o in op.operands]
     if all(isinstance(m, int) and m == 0 for m in moves):
         return 0
     if any(m is None for m in moves) or len(moves) != 2:
@@ -75,13 +79,13 @@ def advance(ctx: Context, loop: Loop, value: ir.Value) -> int | ll.Value | None:
     if op.name == "arith.muli":
         moving, factor = (x, op.operands[1]) if y == 0 else (y, op.operands[0])
         known = _scalar(ctx, factor)
-        return None if known is None or (x != 0 and y != 0) else product(ctx, moving, known)
+        return None if known is None or (x != 0 and y != 0) else multiply(ctx, moving, known)
     return None
 
 
-def growth(ctx: Context, loop: Loop, variable: ir.Value) -> int | ll.Value | None:
+def increment(ctx: Context, loop: LoopInfo, variable: ir.Value) -> int | ll.Value | None:
     """What the next iteration adds to one of the loop's variables, if that is known."""
-    step = _scalar(ctx, loop.growth[variable])
+    step = _scalar(ctx, loop.increments[variable])
     return None if step is None else _scaled(ctx, step, variable.type)
 
 
@@ -99,7 +103,9 @@ def _scalar(ctx: Context, value: ir.Value) -> int | ll.Value | None:
     known = constant_of(value)
     if known is not None:
         return known
-    while value.owner is not None and value.owner.name in _PASSES and ctx.get(value) is None:
+    while (
+        value.owner is not None and value.owner.name in _FORWARDS_STRIDE and ctx.get(value) is None
+    ):
         value = value.owner.operands[0]
     held = ctx.get(value)
     if value.type.rank or held is None or not isinstance(held.type, ll.IntType):  # type: ignore[union-attr]
@@ -109,7 +115,7 @@ def _scalar(ctx: Context, value: ir.Value) -> int | ll.Value | None:
 
 def _scaled(ctx: Context, count: int | ll.Value, kind: ir.Type) -> int | ll.Value:
     """Elements to bytes, for a pointer."""
-    return product(ctx, count, memory_bytes(kind.pointee.elem) if kind.pointee else 1)
+    return multiply(ctx, count, memory_bytes(kind.pointee.elem) if kind.pointee else 1)
 
 
 def _sum(ctx: Context, x: int | ll.Value | None, y: int | ll.Value | None) -> int | ll.Value:
@@ -121,7 +127,7 @@ def _sum(ctx: Context, x: int | ll.Value | None, y: int | ll.Value | None) -> in
     return ctx.b.add(first, second)
 
 
-def product(ctx: Context, x: int | ll.Value, y: int | ll.Value) -> int | ll.Value:
+def multiply(ctx: Context, x: int | ll.Value, y: int | ll.Value) -> int | ll.Value:
     if isinstance(x, int) and isinstance(y, int):
         return x * y
     if y == 1:

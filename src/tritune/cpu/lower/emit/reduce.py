@@ -21,10 +21,10 @@ from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.effects import Assertion
 from tritune.cpu.lower.emit.evaluate import Assumptions, Nest, constant_value
 from tritune.cpu.lower.emit.horizontal import reduce_lanes
-from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.llvm import I32, constant, i64, lanes_of, scalar_type, vector_of
 from tritune.cpu.lower.schedule import nest as schedule
-from tritune.cpu.lower.schedule.nest import Plan, versioned
+from tritune.cpu.lower.schedule.nest import NestPlan, versioned
 from tritune.errors import CompileError
 
 #: Independent accumulators that hide the latency of the combine function. Costly elements hide it
@@ -40,24 +40,24 @@ _IDENTITIES: dict[str, float | int] = {
 }  # fmt: skip
 
 
-def combine(nest: Nest, op: ir.Op, first: list[Lane], second: list[Lane]) -> list[Lane]:
+def combine(nest: Nest, op: ir.Op, first: list[Lanes], second: list[Lanes]) -> list[Lanes]:
     """Call the reduction's region on two partial results."""
     block = op.regions[0].blocks[0]
     if len(op.regions[0].blocks) != 1:
         raise CompileError(op.name, "a combine function with branches", str(op.loc))
-    known: dict[ir.Value, Lane] = dict(zip(block.args, [*first, *second], strict=True))
+    known: dict[ir.Value, Lanes] = dict(zip(block.args, [*first, *second], strict=True))
 
-    def value_of(value: ir.Value) -> Lane:
+    def value_of(value: ir.Value) -> Lanes:
         found = known.get(value)
-        return found if found is not None else Lane(nest.ctx.scalar(value))
+        return found if found is not None else Lanes(nest.ctx.scalar(value))
 
     for inner in block.ops:
         if inner.name in ("tt.reduce.return", "tt.scan.return"):
             return [value_of(o) for o in inner.operands]
         if inner.name == "arith.constant":
-            known[inner.result] = Lane(constant_value(inner))
+            known[inner.result] = Lanes(constant_value(inner))
         elif inner.name == "tt.assert":
-            nest.ctx.assertions[inner].see(value_of(inner.operands[0]).x)
+            nest.ctx.assertions[inner].check(value_of(inner.operands[0]).x)
         elif inner.regions or len(inner.results) != 1:
             raise CompileError(inner.name, "not possible inside a combine function", str(inner.loc))
         else:
@@ -72,7 +72,7 @@ def _asserting(ctx: Context, op: ir.Op) -> Iterator[None]:
     ctx.assertions = {inner: Assertion(ctx, inner) for inner in inside}
     yield
     for assertion in ctx.assertions.values():
-        assertion.conclude()
+        assertion.exit_if_failed()
 
 
 def _identity(op: ir.Op) -> float | int | None:
@@ -98,24 +98,24 @@ class _Accumulators:
         if start is not None:
             ctx.b.store(constant(self.kinds[0], start), self.slots[0])
 
-    def get(self) -> list[Lane]:
+    def get(self) -> list[Lanes]:
         lanes = [
             self.nest.ctx.b.load(s, typ=k) for s, k in zip(self.slots, self.kinds, strict=True)
         ]
-        return [Lane(x) if self.lanes == 1 else vector(x) for x in lanes]
+        return [Lanes(x) if self.lanes == 1 else vector(x) for x in lanes]
 
-    def put(self, values: list[Lane]) -> None:
+    def put(self, values: list[Lanes]) -> None:
         for slot, value in zip(self.slots, values, strict=True):
             self.nest.ctx.b.store(to_vector(self.nest.ctx.e, value, self.lanes), slot)
 
-    def add(self, values: list[Lane]) -> None:
+    def add(self, values: list[Lanes]) -> None:
         wide = [_widened(self.nest, v, self.lanes) for v in values]
         self.put(combine(self.nest, self.op, self.get(), wide))
 
 
-def _widened(nest: Nest, value: Lane, lanes: int) -> Lane:
+def _widened(nest: Nest, value: Lanes, lanes: int) -> Lanes:
     x = to_vector(nest.ctx.e, value, lanes)
-    return Lane(x) if lanes == 1 else vector(x)
+    return Lanes(x) if lanes == 1 else vector(x)
 
 
 def emit_reduce(ctx: Context, op: ir.Op) -> None:
@@ -128,7 +128,7 @@ def emit_reduce(ctx: Context, op: ir.Op) -> None:
         for r in op.results
     ]
 
-    def emit(assumptions: Assumptions, careful: bool) -> None:
+    def emit(assumptions: Assumptions, conservative: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
         if plan.lane_dim == axis:
             _horizontal(nest, op, plan, outputs)
@@ -137,7 +137,7 @@ def emit_reduce(ctx: Context, op: ir.Op) -> None:
 
     with _asserting(ctx, op):
         versioned(ctx, plan.nodes, [], emit)
-    nests.keep_taps(ctx, plan)
+    nests.bind_side_outputs(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
         if result.type.rank:
             ctx.set(result, buffer)
@@ -145,7 +145,7 @@ def emit_reduce(ctx: Context, op: ir.Op) -> None:
             ctx.set(result, memory.load_buffer(ctx, buffer, (Index(i64(0)),), 1).x)
 
 
-def _output_layout(ctx: Context, plan: Plan, axis: int, result: ir.Value) -> int | None:
+def _output_layout(ctx: Context, plan: NestPlan, axis: int, result: ir.Value) -> int | None:
     if not result.type.rank or plan.lane_dim == axis:
         return None
     return plan.lane_dim - (plan.lane_dim > axis)
@@ -156,10 +156,10 @@ def _without(point: Point, axis: int) -> Point:
     return (*point[:axis], *point[axis + 1 :]) or (Index(i64(0)),)
 
 
-def _read(nest: Nest, op: ir.Op, plan: Plan, point: Point) -> list[Lane]:
-    nest.fresh()
+def _read(nest: Nest, op: ir.Op, plan: NestPlan, point: Point) -> list[Lanes]:
+    nest.clear()
     values = [nest.at(v, point) for v in op.operands]
-    nests.store_taps(nest, plan, point)
+    nests.store_side_outputs(nest, plan, point)
     return values
 
 
@@ -168,7 +168,7 @@ def _unroll(nest: Nest, op: ir.Op) -> int:
     return _UNROLL_COSTLY if costs >= schedule.COSTLY else _UNROLL
 
 
-def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+def _vertical(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
     """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis
     innermost.
     """
@@ -203,7 +203,7 @@ def _vertical(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
                 memory.store_buffer(ctx, buffer, place, value, lanes)
 
 
-def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+def _horizontal(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
     """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined when the row ends."""
     start = _identity(op)
     if start is None:
@@ -212,7 +212,7 @@ def _horizontal(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> Non
         _in_lanes(nest, op, plan, outputs[0], start)
 
 
-def _in_lanes(nest: Nest, op: ir.Op, plan: Plan, output: Buffer, start: float | int) -> None:
+def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: float | int) -> None:
     """A combine function known to be commutative: every lane reduces its own elements of a row, and
     the lanes of several rows are combined together.
     """
@@ -223,7 +223,7 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: Plan, output: Buffer, start: float | 
     kind = vector_of(scalar_type(op.operands[0].type.elem), lanes)
     partials = ctx.e.slot(kind, rows, align=64)
 
-    def reduce_row(at: dict[int, ll.Value]) -> Lane:
+    def reduce_row(at: dict[int, ll.Value]) -> Lanes:
         sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
         with ctx.e.loop(plan.shape[axis], group * lanes, "reduce") as index:
             for chunk, partial in enumerate(sums):
@@ -236,7 +236,7 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: Plan, output: Buffer, start: float | 
 
     def join(x: ll.Value, y: ll.Value) -> ll.Value:
         count = lanes_of(x.type)
-        pair = [[Lane(v) if count == 1 else vector(v)] for v in (x, y)]
+        pair = [[Lanes(v) if count == 1 else vector(v)] for v in (x, y)]
         (joined,) = combine(Nest(ctx, count, nest.assumptions), op, *pair)
         return joined.x
 
@@ -256,11 +256,11 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: Plan, output: Buffer, start: float | 
         reduced = reduce_lanes(ctx.e, totals, join)
         last = [Index(at[d], rows > 1 and d == outer[-1]) for d in outer]
         place = tuple(last) or (Index(i64(0)),)
-        held = vector(reduced) if rows > 1 else Lane(reduced)
+        held = vector(reduced) if rows > 1 else Lanes(reduced)
         memory.store_buffer(ctx, output, place, held, rows)
 
 
-def _in_order(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
+def _in_order(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
     """Any other combine function: neighbours are combined with neighbours, so that the order of the
     elements is kept.
     """
@@ -269,7 +269,7 @@ def _in_order(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
     with ctx.e.loops(*[(plan.shape[d], 1, f"d{d}") for d in outer]) as indices:
         at = dict(zip(outer, indices, strict=True))
 
-        def read(along: ll.Value) -> list[Lane]:
+        def read(along: ll.Value) -> list[Lanes]:
             values = _read(nest, op, plan, plan.point({**at, axis: along}))
             return _across_lanes(nest, op, values, lanes)
 
@@ -283,13 +283,13 @@ def _in_order(nest: Nest, op: ir.Op, plan: Plan, outputs: list[Buffer]) -> None:
             memory.store_buffer(ctx, buffer, place, value, 1)
 
 
-def _across_lanes(nest: Nest, op: ir.Op, values: list[Lane], lanes: int) -> list[Lane]:
+def _across_lanes(nest: Nest, op: ir.Op, values: list[Lanes], lanes: int) -> list[Lanes]:
     """Combine every even lane with the odd lane after it until one is left."""
     ctx = nest.ctx
 
-    def every_second(x: ll.Value, first: int, width: int) -> Lane:
+    def every_second(x: ll.Value, first: int, width: int) -> Lanes:
         if width == 1:
-            return Lane(ctx.e.extract(x, first))
+            return Lanes(ctx.e.extract(x, first))
         chosen = ll.Constant(ll.VectorType(I32, width), list(range(first, 2 * width, 2)))
         return vector(ctx.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined), chosen))
 
@@ -313,7 +313,7 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
         plan.lanes = 1
     outputs = [ctx.new_buffer(r.type.elem, shape, plan.lane_dim) for r in op.results]
 
-    def emit(assumptions: Assumptions, careful: bool) -> None:
+    def emit(assumptions: Assumptions, conservative: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
         outer = [d for d in range(len(shape)) if d != axis]
         ranges = [(shape[d], plan.lanes if d == lane_dim else 1, f"d{d}") for d in outer]
@@ -322,13 +322,13 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
 
     with _asserting(ctx, op):
         versioned(ctx, plan.nodes, [], emit)
-    nests.keep_taps(ctx, plan)
+    nests.bind_side_outputs(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
         ctx.set(result, buffer)
 
 
 def _scan(
-    nest: Nest, op: ir.Op, plan: Plan, at: dict[int, ll.Value], outputs: list[Buffer]
+    nest: Nest, op: ir.Op, plan: NestPlan, at: dict[int, ll.Value], outputs: list[Buffer]
 ) -> None:
     """One scan along the axis, at fixed positions of the other dimensions."""
     ctx, axis = nest.ctx, op.attrs["axis"]
@@ -338,7 +338,7 @@ def _scan(
         place = ctx.b.sub(i64(count - 1), along) if op.attrs.get("reverse") else along
         return plan.point({**at, axis: place})
 
-    def put(point: Point, values: list[Lane]) -> None:
+    def put(point: Point, values: list[Lanes]) -> None:
         for buffer, value in zip(outputs, values, strict=True):
             memory.store_buffer(ctx, buffer, point, value, plan.lanes)
 

@@ -1,1 +1,1 @@
-"""Writes matrix products: the register-blocked micro-kernel and skinny GEMM."""
+"""Writes matrix products: the register-blocked micro-kernel and gemm GEMM."""

@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.affine import Tiles
+from tritune.cpu.lower.analysis.affine import AffineRanges
 from tritune.cpu.lower.analysis.usage import Usage, walk
 from tritune.cpu.lower.context import Buffer, Context
 from tritune.cpu.lower.emit import nests, prefetch
 from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
-from tritune.cpu.lower.gemm.microkernel import HeldScalars, MicroKernel, Scalars, ScalarsInMemory
-from tritune.cpu.lower.gemm.skinny import emit_thin
-from tritune.cpu.lower.gemm.skinny_roles import Thin, as_thin, joined
+from tritune.cpu.lower.gemm.microkernel import BufferScalars, MicroKernel, PointerScalars, Scalars
+from tritune.cpu.lower.gemm.skinny import emit_skinny
+from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm, fused, match_skinny
 from tritune.cpu.lower.llvm import memory_bytes
 from tritune.cpu.lower.schedule import nest as schedule
 
@@ -34,22 +34,22 @@ _COPY, _TRANSPOSE, _HOISTED = 1.0, 8.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
-    """How a product is written: as a thin one, or with the lanes along m or n."""
+class DotStrategy:
+    """How a product is written: as a gemm one, or with the lanes along m or n."""
 
     transposed: bool
-    thin: Thin | None = None
-    #: The thin product that comes next in the same block.
-    following: Thin | None = None
+    gemm: SkinnyGemm | None = None
+    #: The gemm product that comes next in the same block.
+    next_skinny: SkinnyGemm | None = None
     #: Whether it is written with the product that goes on with its sums.
-    later: bool = False
+    fused_into_next: bool = False
 
 
 def plan_dots(
     usage: Usage, function: ir.Function, layout: dict[ir.Value, int]
-) -> dict[ir.Op, Product]:
+) -> dict[ir.Op, DotStrategy]:
     """How every product is written, and the layouts its operands should have in buffers."""
-    planned: dict[ir.Op, Product] = {}
+    planned: dict[ir.Op, DotStrategy] = {}
     depth: dict[ir.Value, int] = {}
     _record_depths(function.body, 0, depth)
     for op in walk(function.body):
@@ -72,14 +72,14 @@ def plan_dots(
         m, n = op.result.type.shape[-2:]
         along_m = lanes_m < lanes_n if min(m, n) >= 4 else m > n
         lie = (_contiguous_dim(usage, a, layout), _contiguous_dim(usage, b, layout))
-        thin = as_thin(op, lie)
-        planned[op] = Product(along_m, thin)
-        if thin is not None:
-            layout[op.result] = thin.many_dim
-            if thin.inner:
-                layout.setdefault(thin.few, thin.few_k_dim)
+        gemm = match_skinny(op, lie)
+        planned[op] = DotStrategy(along_m, gemm)
+        if gemm is not None:
+            layout[op.result] = gemm.n_dim
+            if gemm.inner:
+                layout.setdefault(gemm.stationary, gemm.n_dim)
             if op.operands[2].owner is None:
-                layout.setdefault(op.operands[2], thin.many_dim)
+                layout.setdefault(op.operands[2], gemm.n_dim)
             continue
         lane_dim = rank - 2 if along_m else rank - 1
         layout[op.result] = lane_dim
@@ -87,34 +87,34 @@ def plan_dots(
         layout.setdefault(chosen, lane_dim)
         if op.operands[2].owner is None:
             layout.setdefault(op.operands[2], lane_dim)
-    _in_blocks(usage, function.body, planned)
+    _link_skinny(usage, function.body, planned)
     return planned
 
 
-def _in_blocks(usage: Usage, region: ir.Region, planned: dict[ir.Op, Product]) -> None:
-    """Join thin products that go on with the sums of another, and tell each which one follows it in
+def _link_skinny(usage: Usage, region: ir.Region, planned: dict[ir.Op, DotStrategy]) -> None:
+    """Join gemm products that go on with the sums of another, and tell each which one follows it in
     its block.
     """
     for block in region.blocks:
-        last: Thin | None = None
+        last: SkinnyGemm | None = None
         for op in block.ops:
             for inner in op.regions:
-                _in_blocks(usage, inner, planned)
+                _link_skinny(usage, inner, planned)
             if op.regions or usage.writes(op):
                 last = None
             elif op in planned:
-                thin = planned[op].thin
-                if thin is not None and last is not None and len(usage.users[last.op.result]) == 1:
-                    together = joined(last, thin)
+                gemm = planned[op].gemm
+                if gemm is not None and last is not None and len(usage.users[last.op.result]) == 1:
+                    together = fused(last, gemm)
                     if together is not None:
-                        planned[last.op] = replace(planned[last.op], later=True)
-                        planned[op] = replace(planned[op], thin=together)
-                last = planned[op].thin
-        following = None
+                        planned[last.op] = replace(planned[last.op], fused_into_next=True)
+                        planned[op] = replace(planned[op], gemm=together)
+                last = planned[op].gemm
+        next_skinny = None
         for op in reversed(block.ops):
-            if op in planned and not planned[op].later:
-                planned[op] = replace(planned[op], following=following)
-                following = planned[op].thin
+            if op in planned and not planned[op].fused_into_next:
+                planned[op] = replace(planned[op], next_skinny=next_skinny)
+                next_skinny = planned[op].gemm
 
 
 def _record_depths(region: ir.Region, level: int, depth: dict[ir.Value, int]) -> None:
@@ -140,7 +140,7 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
     if op is None or value.type.rank < 2:
         return None
     if op.name == "tt.load":
-        steps = usage.steps(op.operands[0])
+        steps = usage.strides(op.operands[0])
         return steps.index(1) if 1 in steps else None
     if op.name == PAIR:
         return _contiguous_dim(usage, op.operands[0], layout)
@@ -159,14 +159,14 @@ def _contiguous_dim(usage: Usage, value: ir.Value, layout: dict[ir.Value, int]) 
     return None
 
 
-def emit_dot(ctx: Context, op: ir.Op, product: Product) -> None:
-    if product.later:
+def emit_dot(ctx: Context, op: ir.Op, product: DotStrategy) -> None:
+    if product.fused_into_next:
         return
-    thin = product.thin
-    if thin is not None:
-        if emit_thin(ctx, thin, product.following):
+    gemm = product.gemm
+    if gemm is not None:
+        if emit_skinny(ctx, gemm, product.next_skinny):
             return
-        for part in thin.before:
+        for part in gemm.before:
             _emit_packed(ctx, part.op, product.transposed)
     _emit_packed(ctx, op, product.transposed)
 
@@ -188,7 +188,7 @@ def _emit_packed(ctx: Context, op: ir.Op, transposed: bool) -> None:
 
     if not _emit_unpacked(ctx, op, scalar_side, transposed, emit):
         held = nests.materialise(ctx, scalar_side, op, prefetched=True)
-        emit(HeldScalars(ctx, held, transposed), [held.memory])
+        emit(BufferScalars(ctx, held, transposed), [held.memory])
     ctx.set(op.result, target[0])
 
 
@@ -215,23 +215,23 @@ def _emit_unpacked(
     if ctx.get(source) is not None or load is None or load.name != "tt.load":
         return False
     pointer = load.operands[0]
-    if ctx.careful or ctx.usage.steps(pointer)[k_dim] != 1:
+    if ctx.conservative or ctx.usage.strides(pointer)[k_dim] != 1:
         return False
     mask = load.operands[1] if len(load.operands) > 1 else None
-    tiles = Tiles(ctx)
-    form = tiles.form(pointer)
-    if form is None or (mask is not None and tiles.always_true(mask) is None):
+    ranges = AffineRanges(ctx)
+    form = ranges.form(pointer)
+    if form is None or (mask is not None and ranges.always_true(mask) is None):
         return False
-    ahead = prefetch.advance(ctx, ctx.loop, pointer) if ctx.loop is not None else None
+    ahead = prefetch.stride(ctx, ctx.loop, pointer) if ctx.loop is not None else None
 
-    def write(assumptions: Assumptions, careful: bool) -> None:
-        if careful:
+    def write(assumptions: Assumptions, conservative: bool) -> None:
+        if conservative:
             held = nests.materialise(ctx, scalar_side, op)
-            emit(HeldScalars(ctx, held, transposed), [held.memory])
+            emit(BufferScalars(ctx, held, transposed), [held.memory])
         else:
             align = memory_bytes(source.type.elem)
-            emit(ScalarsInMemory(ctx, scalar_side.type, form, transposed, ahead, align), [])
+            emit(PointerScalars(ctx, scalar_side.type, form, transposed, ahead, align), [])
 
     nodes = schedule.lazy_nodes(ctx, [scalar_side])
-    schedule.versioned(ctx, nodes, [], write, tiles)
+    schedule.versioned(ctx, nodes, [], write, ranges)
     return True

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.affine import Form
+from tritune.cpu.lower.analysis.affine import AffineForm
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests, prefetch
 from tritune.cpu.lower.emit.convert import narrow, widen
 from tritune.cpu.lower.emit.evaluate import Nest
-from tritune.cpu.lower.emit.lanes import Lane, to_vector, vector
+from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.llvm import constant, i64, memory_bytes, scalar_type, vector_of
 
@@ -30,13 +30,13 @@ def compute_elem(elem: str) -> str:
 
 
 #: Products that are added up one after the other; longer sums are sums of such sums.
-_LONGEST_SUM = 64
+_MAX_SUM_LENGTH = 64
 #: With fewer sums at a time, two multiplications in each cycle wait for those four cycles before.
-_LEAST_SUMS = 8
+_MIN_SUMS = 8
 
 
 @dataclass
-class Tile:
+class RegisterTile:
     """A register block and where its operands lie."""
 
     rows: int
@@ -45,11 +45,11 @@ class Tile:
     unroll: int
 
 
-def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) -> Tile:
+def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) -> RegisterTile:
     """As many accumulators as the registers hold beside one broadcast and the loaded vectors."""
     options = ctx.kernel.options
     lanes = min(ctx.lanes(ir.BITS[elem]), columns)
-    many_registers = ctx.kernel.cpu.vector_bits >= 512 or "aarch64" in ctx.kernel.cpu.triple
+    many_registers = ctx.kernel.many_registers
     vectors = options.micro_n or (4 if many_registers else 2)
     vectors = max(1, min(vectors, columns // lanes))
     while (columns // lanes) % vectors:
@@ -61,9 +61,9 @@ def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) ->
         even = 1 << (tile_rows.bit_length() - 1)
         blocks = -(-rows // tile_rows)
         # Blocks of one height, if they have sums enough to hide the latency of adding them.
-        tile_rows = even if even * vectors >= 2 * _LEAST_SUMS else -(-rows // blocks)
+        tile_rows = even if even * vectors >= 2 * _MIN_SUMS else -(-rows // blocks)
     unroll = options.unroll or 4
-    return Tile(tile_rows, vectors, lanes, max(1, min(unroll, depth)))
+    return RegisterTile(tile_rows, vectors, lanes, max(1, min(unroll, depth)))
 
 
 class Scalars(Protocol):
@@ -74,7 +74,7 @@ class Scalars(Protocol):
     def element(self, of: Any, k: ll.Value) -> ll.Value: ...
 
 
-class HeldScalars:
+class BufferScalars:
     """In a buffer."""
 
     def __init__(self, ctx: Context, buffer: Buffer, transposed: bool) -> None:
@@ -90,14 +90,14 @@ class HeldScalars:
         return memory.load_buffer(self.ctx, self.buffer, point, 1).x
 
 
-class ScalarsInMemory:
+class PointerScalars:
     """Where the kernel's pointers say, contiguous along k."""
 
     def __init__(
         self,
         ctx: Context,
         kind: ir.Type,
-        form: Form,
+        form: AffineForm,
         transposed: bool,
         ahead: int | ll.Value | None,
         align: int,
@@ -122,7 +122,7 @@ class ScalarsInMemory:
             addresses.append(b.add(start, b.mul(down, self._step(self.row_dim))))
         return addresses
 
-    def ask_ahead(self, batch: Point, row: ll.Value, count: int) -> None:
+    def prefetch_rows(self, batch: Point, row: ll.Value, count: int) -> None:
         """Prefetch these rows of the next iteration's tile."""
         if self.ahead is None or (isinstance(self.ahead, int) and self.ahead == 0):
             return
@@ -175,7 +175,7 @@ class MicroKernel:
         """Rows outside, so that a row of blocks reads its scalars while they are in the cache."""
         whole = self.rows // self.tile.rows * self.tile.rows
         rest = [self.rows - whole] if whole < self.rows else []
-        if rest and whole and rest[0] * self.tile.vectors < _LEAST_SUMS:
+        if rest and whole and rest[0] * self.tile.vectors < _MIN_SUMS:
             # Two blocks of middle height rather than one that waits for its own sums.
             whole -= self.tile.rows
             left = self.rows - whole
@@ -188,8 +188,8 @@ class MicroKernel:
 
     def _row_of_blocks(self, batch: Point, row: ll.Value, rows: int) -> None:
         tile = self.tile
-        if isinstance(self.scalars, ScalarsInMemory):
-            self.scalars.ask_ahead(batch, row, rows)
+        if isinstance(self.scalars, PointerScalars):
+            self.scalars.prefetch_rows(batch, row, rows)
         with self.ctx.e.loop(self.columns, tile.vectors * tile.lanes, "columns") as column:
             self._block(batch, row, column, rows, self.depth)
 
@@ -218,13 +218,13 @@ class MicroKernel:
             return self._result_point(batch, down, along)
 
         scalars = self.scalars.rows(batch, row, rows)
-        totals = self._sums(batch, 0, min(depth, _LONGEST_SUM), column, scalars)
-        for first in range(_LONGEST_SUM, depth, _LONGEST_SUM):
-            sums = self._sums(batch, first, min(depth, first + _LONGEST_SUM), column, scalars)
+        totals = self._sums(batch, 0, min(depth, _MAX_SUM_LENGTH), column, scalars)
+        for first in range(_MAX_SUM_LENGTH, depth, _MAX_SUM_LENGTH):
+            sums = self._sums(batch, first, min(depth, first + _MAX_SUM_LENGTH), column, scalars)
             totals = [self._add(x, y) for x, y in zip(totals, sums, strict=True)]
         for (r, v), value in zip(cells, totals, strict=True):
             result = self._plus_c(value, at(r, v))
-            held = vector(result) if tile.lanes > 1 else Lane(result)
+            held = vector(result) if tile.lanes > 1 else Lanes(result)
             memory.store_buffer(ctx, self.target, at(r, v), held, tile.lanes)
 
     def _add(self, x: ll.Value, y: ll.Value) -> ll.Value:

@@ -1,17 +1,18 @@
-"""Products with few rows: the large operand is read once, where it lies, and nothing is packed.
+"""Skinny GEMM: products with few rows, in which the large operand is read once, without packing.
 
-The *few* rows of one operand lie in a buffer. The *many* rows of the other stream by: each of its
-vectors is loaded (and converted, dequantised, masked: whatever the kernel says) in registers and
-used for all of the few rows at once. Which way the lanes run follows from how the many lie:
+The small operand is *stationary*: it lies in a buffer. The large one is *streamed*: each of its
+vectors is loaded (and converted, dequantized, masked: whatever the kernel says) in registers and
+multiplied with all rows of the stationary operand. The layout of the streamed operand decides
+between two kernels:
 
-- *Inner*: contiguous along k, as the keys of attention or the weight of a linear layer. A block of
-  few x many sums, each a vector along k; the lanes of a whole block are added up together.
-- *Outer*: contiguous along the many, as the values of attention. A block of the result is in
-  registers while some steps of k run, few enough that the lines they read stay in the cache for all
+- `InnerProduct`: contiguous along k, as the keys of attention or the weight of a linear layer. The
+  accumulators are vectors along k; the lanes of a whole block are reduced together.
+- `OuterProduct`: contiguous along n, as the values of attention. A block of the result stays in
+  registers for a few steps of k, so few that the cache lines they read stay in the cache for all
   blocks of the result.
 
-A product that goes on with another's sums, as where the two halves of a byte are codes of their
-own, is written with it: both in one pass over what they are made of.
+A product that continues the sums of another one is fused with it. So the two 4-bit codes of each
+byte are multiplied in one pass over the bytes.
 """
 
 from __future__ import annotations
@@ -21,105 +22,110 @@ from tritune.cpu.lower.context import Buffer, Context
 from tritune.cpu.lower.emit import nests
 from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
-from tritune.cpu.lower.gemm.byte_codes import Codes
-from tritune.cpu.lower.gemm.skinny_block import Block
-from tritune.cpu.lower.gemm.skinny_inner import Inner
-from tritune.cpu.lower.gemm.skinny_outer import Outer
-from tritune.cpu.lower.gemm.skinny_roles import Thin
-from tritune.cpu.lower.gemm.stream import Stream
+from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
+from tritune.cpu.lower.gemm.skinny_inner import InnerProduct
+from tritune.cpu.lower.gemm.skinny_kernel import SkinnyKernel
+from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
+from tritune.cpu.lower.gemm.skinny_outer import OuterProduct
+from tritune.cpu.lower.gemm.stream import StreamedOperand
 from tritune.cpu.lower.schedule import nest as schedule
 
-#: Bytes along k that are worth to be multiplied as bf16.
-_LEAST_CODES = 16
-#: For more rows than this, making one bf16 of a byte costs less than multiplying in two pieces.
-_MOST_ROWS_IN_PIECES = 4
+#: The smallest k for which bytes are multiplied as bf16.
+_MIN_QUANTIZED_DEPTH = 16
+#: For more rows than this, converting a byte costs less than multiplying it in two terms.
+_MAX_ROWS_WITH_TWO_TERMS = 4
 
 
-def emit_thin(ctx: Context, thin: Thin, following: Thin | None) -> bool:
-    """Write the product, unless its large operand has to be in a buffer for others; and ask for
-    what the following one begins with.
+def emit_skinny(ctx: Context, gemm: SkinnyGemm, next_gemm: SkinnyGemm | None) -> bool:
+    """Write a skinny GEMM and prefetch the first rows of the next one.
+
+    Return False, and write nothing, if the streamed operand has to be in a buffer for other users.
     """
-    op = thin.op
-    if not all(_readable(ctx, part, op) for part in thin.parts):
+    op = gemm.op
+    if not all(_can_stream(ctx, part, op) for part in gemm.parts):
         return False
-    codes = _codes(ctx, thin)
-    in_pairs = bool(codes) or multiplies_pairs(ctx, thin)
-    if in_pairs:
-        few = [_packed(ctx, part, op) for part in thin.parts]
+    quantized = _quantized_operands(ctx, gemm)
+    paired = bool(quantized) or uses_bf16_dot(ctx, gemm)
+    if paired:
+        stationary = [_pack_stationary(ctx, part, op) for part in gemm.parts]
     else:
-        fastest = thin.few_k_dim if thin.inner else None
-        few = [nests.materialise(ctx, part.few, op, fastest=fastest) for part in thin.parts]
-    values = [part.many for part in thin.parts if ctx.get(part.many) is None]
-    nests.prepare(ctx, op, [*values, thin.c])
-    read = [held.memory for held in few]
-    read += [memory for part in thin.parts for memory in schedule.memories_read(ctx, part.many)]
-    target = nests.product_target(ctx, op, thin.c, thin.many_dim, read)
-    if thin.inner:
-        kernel: Block = Inner(ctx, thin, few, target, in_pairs, codes)
+        fastest = gemm.n_dim if gemm.inner else None
+        stationary = [
+            nests.materialise(ctx, part.stationary, op, fastest=fastest) for part in gemm.parts
+        ]
+    values = [part.streamed for part in gemm.parts if ctx.get(part.streamed) is None]
+    nests.prepare(ctx, op, [*values, gemm.c])
+    read = [held.memory for held in stationary]
+    for part in gemm.parts:
+        read += schedule.memories_read(ctx, part.streamed)
+    target = nests.product_target(ctx, op, gemm.c, gemm.n_dim, read)
+    kernel: SkinnyKernel
+    if gemm.inner:
+        kernel = InnerProduct(ctx, gemm, stationary, target, paired, quantized)
     else:
-        kernel = Outer(ctx, thin, few[0], target, in_pairs)
+        kernel = OuterProduct(ctx, gemm, stationary[0], target, paired)
     kernel.begin()
-
-    def emit(assumptions: Assumptions, careful: bool) -> None:
-        kernel.run(assumptions)
-
-    schedule.versioned(ctx, schedule.lazy_nodes(ctx, values), [], emit)
+    nodes = schedule.lazy_nodes(ctx, values)
+    schedule.versioned(ctx, nodes, [], lambda assumptions, conservative: kernel.run(assumptions))
     kernel.end()
-    if following is not None:
-        later = Inner if following.inner else Outer
-        lanes = min(ctx.lanes(), following.many.type.shape[following.many_lane_dim])
-        stream = Stream(
-            ctx, following.many, 1 - following.many_lane_dim, lanes, None, Assumptions()
-        )
-        stream.keep_ahead(later.ROWS_AT_ONCE)
-        stream.ask_first()
+    if next_gemm is not None:
+        _prefetch_first_rows(ctx, next_gemm)
     ctx.set(op.result, target)
     return True
 
 
-def multiplies_pairs(ctx: Context, thin: Thin) -> bool:
-    """Whether its products are of bf16, and can be added up two at a time."""
-    if not _able(ctx) or thin.before or ctx.get(thin.many) is not None:
+def _prefetch_first_rows(ctx: Context, gemm: SkinnyGemm) -> None:
+    lane_dim = gemm.streamed_lane_dim
+    lanes = min(ctx.lanes(), gemm.streamed.type.shape[lane_dim])
+    stream = StreamedOperand(ctx, gemm.streamed, 1 - lane_dim, lanes, None, Assumptions())
+    kernel = InnerProduct if gemm.inner else OuterProduct
+    stream.set_prefetch_distance(kernel.ROWS_PER_BLOCK)
+    stream.prefetch_first_rows()
+
+
+def uses_bf16_dot(ctx: Context, gemm: SkinnyGemm) -> bool:
+    """Return whether a product is computed by the instruction that multiplies pairs of bf16."""
+    if not _has_bf16_dot(ctx) or gemm.before or ctx.get(gemm.streamed) is not None:
         return False
-    along = thin.depth if thin.inner else thin.many_count
-    narrow = all(pairs.narrow(value) is not None for value in (thin.few, thin.many))
-    return narrow and along >= 2 * ctx.lanes() and thin.depth > 1
+    along = gemm.k if gemm.inner else gemm.n
+    narrow = all(pairs.bf16_source(v) is not None for v in (gemm.stationary, gemm.streamed))
+    return narrow and along >= 2 * ctx.lanes() and gemm.k > 1
 
 
-def _able(ctx: Context) -> bool:
+def _has_bf16_dot(ctx: Context) -> bool:
     return ctx.kernel.multiplies_bf16 and ctx.lanes32 >= 16
 
 
-def _codes(ctx: Context, thin: Thin) -> list[Codes]:
-    """What the many of all parts are made of, if that is bytes that can be multiplied as bf16."""
-    if not _able(ctx) or not thin.inner or thin.depth < _LEAST_CODES:
+def _quantized_operands(ctx: Context, gemm: SkinnyGemm) -> list[QuantizedBytes]:
+    """Return the bytes that the streamed operands are made of, if bf16 can hold them."""
+    if not _has_bf16_dot(ctx) or not gemm.inner or gemm.k < _MIN_QUANTIZED_DEPTH:
         return []
-    found: list[Codes] = []
-    for part in thin.parts:
-        few, many = pairs.narrow(part.few), pairs.narrow(part.many)
-        if few is None or many is None or ctx.get(part.many) is not None:
+    found: list[QuantizedBytes] = []
+    for part in gemm.parts:
+        stationary, streamed = pairs.bf16_source(part.stationary), pairs.bf16_source(part.streamed)
+        if stationary is None or streamed is None or ctx.get(part.streamed) is not None:
             return []
-        codes = Codes.of(ctx, many)
-        if codes is None or (codes.pieces > 1 and thin.few_count > _MOST_ROWS_IN_PIECES):
+        quantized = QuantizedBytes.of(ctx, streamed)
+        if quantized is None or (quantized.terms > 1 and gemm.m > _MAX_ROWS_WITH_TWO_TERMS):
             return []
-        found.append(codes)
+        found.append(quantized)
     return found
 
 
-def _packed(ctx: Context, thin: Thin, root: ir.Op) -> Buffer:
-    """The few as bf16, pairs of them along k."""
-    held, narrow = ctx.get(thin.few), pairs.narrow(thin.few)
+def _pack_stationary(ctx: Context, gemm: SkinnyGemm, root: ir.Op) -> Buffer:
+    """Return the stationary operand as bf16, contiguous along k."""
+    held, narrow = ctx.get(gemm.stationary), pairs.bf16_source(gemm.stationary)
     if isinstance(held, Buffer):
-        return pairs.packed(ctx, held, thin.few_k_dim)
+        return pairs.pack_bf16(ctx, held, gemm.n_dim)
     assert narrow is not None
     copied = narrow.owner is not None and narrow.owner.name == "tt.load"
     lanes = 2 * ctx.lanes() if copied else None
-    return nests.materialise(ctx, narrow, root, fastest=thin.few_k_dim, most_lanes=lanes)
+    return nests.materialise(ctx, narrow, root, fastest=gemm.n_dim, most_lanes=lanes)
 
 
-def _readable(ctx: Context, thin: Thin, root: ir.Op) -> bool:
-    """Whether the many can be read where they lie."""
-    held = ctx.get(thin.many)
+def _can_stream(ctx: Context, gemm: SkinnyGemm, root: ir.Op) -> bool:
+    """Return whether the streamed operand can be read where it lies."""
+    held = ctx.get(gemm.streamed)
     if held is None:
-        return not schedule.needed_after(ctx, thin.many, root, set())
-    return isinstance(held, Buffer) and held.strides[thin.many_lane_dim] == 1
+        return not schedule.needed_after(ctx, gemm.streamed, root, set())
+    return isinstance(held, Buffer) and held.strides[gemm.streamed_lane_dim] == 1

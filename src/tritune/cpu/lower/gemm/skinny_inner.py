@@ -1,8 +1,8 @@
-"""Products with few rows whose lanes run along k."""
+"""Skinny GEMM with the vector lanes along k."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llvmlite import ir as ll
@@ -11,230 +11,228 @@ from tritune.cpu.lower.context import Buffer, Context, Index
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.evaluate import Assumptions, float_bits
 from tritune.cpu.lower.emit.horizontal import sum_lanes
-from tritune.cpu.lower.emit.lanes import Lane, vector
+from tritune.cpu.lower.emit.lanes import in_register, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
-from tritune.cpu.lower.gemm.byte_codes import Codes
-from tritune.cpu.lower.gemm.skinny_block import Block
-from tritune.cpu.lower.gemm.skinny_roles import Thin
-from tritune.cpu.lower.gemm.stream import Dealing, Stream
+from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
+from tritune.cpu.lower.gemm.skinny_kernel import SkinnyKernel
+from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
+from tritune.cpu.lower.gemm.stream import Deinterleaved, StreamedOperand
 from tritune.cpu.lower.llvm import FLOAT, I16, constant, i64, vector_of
 
-#: Vectors along k in one trip of the loop over k.
+#: Vectors along k in one iteration of the loop over k.
 _UNROLL = 4
-#: Of the few, so many are multiplied with a streamed vector at once where vectors are long: a
-#: square block loads least, and such vectors are loaded no faster than they are multiplied.
+#: Rows of a register block where vectors are long: a square block needs the fewest loads, and such
+#: vectors are loaded no faster than they are multiplied.
 _ROWS = 4
 #: Products that a lane adds up one after the other; longer sums are sums of such sums.
-_LONGEST_SUM = 64
+_MAX_SUM_LENGTH = 64
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One of the products that share a block."""
+    """One of the fused products."""
 
-    thin: Thin
-    #: How its stream deals out its elements; None if they come in order.
-    dealing: Dealing | Codes | None
-    #: In the same order, once the block has begun.
-    few: Buffer
+    gemm: SkinnyGemm
+    #: How the streamed operand is deinterleaved; None if its elements come in order.
+    layout: Deinterleaved | QuantizedBytes | None
+    #: In the same layout, once `begin` has been called.
+    stationary: Buffer
 
 
-class Inner(Block):
-    """Lanes along k."""
+class InnerProduct(SkinnyKernel):
+    """Keeps a block of rows x columns sums in registers, each a vector along k."""
 
-    ROWS_AT_ONCE = 1
+    ROWS_PER_BLOCK = 1
 
     def __init__(
         self,
         ctx: Context,
-        thin: Thin,
-        few: list[Buffer],
+        gemm: SkinnyGemm,
+        stationary: list[Buffer],
         target: Buffer,
         paired: bool,
-        codes: list[Codes],
+        quantized: list[QuantizedBytes],
     ) -> None:
-        super().__init__(ctx, thin, target, paired)
-        #: What the sums begin with, in a row for each of the few; zero if that is None.
+        super().__init__(ctx, gemm, target, paired)
+        #: The initial vector of each row's sums; None for zero.
         self.start: Buffer | None = None
-        self.lanes = min(ctx.lanes(), thin.depth // 4 if codes else thin.depth)
-        self.rows = min(thin.few_count, _ROWS if self.long_vectors else self.budget)
-        self.columns = min(thin.many_count, self.budget // self.rows)
-        self.unit = min(_UNROLL * self.lanes, thin.depth) // self.width
-        self.parts = [
-            _Part(part, codes[number] if codes else self.dealing_of(part, scaled=True), held)
-            for number, (part, held) in enumerate(zip(thin.parts, few, strict=True))
-        ]
-        for part in self.parts:
-            if part.dealing is not None:
-                # What is dealt out stays in a register until the last of its elements is.
-                self.columns = max(1, min(self.columns, self.budget // part.dealing.count * 2))
+        self.lanes = min(ctx.lanes(), gemm.k // 4 if quantized else gemm.k)
+        self.rows = min(gemm.m, _ROWS if self.long_vectors else self.budget)
+        self.columns = min(gemm.n, self.budget // self.rows)
+        self.unit = min(_UNROLL * self.lanes, gemm.k) // self.width
+        layouts: Sequence[Deinterleaved | QuantizedBytes | None] = quantized
+        if not quantized:
+            layouts = [self.layout_of(part, scaled=True) for part in gemm.parts]
+        self.parts = list(map(_Part, gemm.parts, layouts, stationary))
+        for layout in layouts:
+            if layout is not None:
+                # A loaded vector stays in a register until all vectors made of it are used.
+                self.columns = max(1, min(self.columns, self.budget // layout.factor * 2))
 
     def begin(self) -> None:
-        self.parts = [
-            part if part.dealing is None else replace(part, few=self._dealt(part.few, part.dealing))
-            for part in self.parts
-        ]
-        self.start = self._less_surplus()
+        for number, part in enumerate(self.parts):
+            if part.layout is not None:
+                reordered = self._reordered(part.stationary, part.layout)
+                self.parts[number] = replace(part, stationary=reordered)
+        self.start = self._bias_correction()
 
-    def _dealt(self, few: Buffer, dealing: Dealing | Codes) -> Buffer:
-        """The few in the order in which the stream deals out its elements, and scaled as it asks
-        for.
-        """
-        ctx, thin, width = self.ctx, self.thin, self.width
-        count = dealing.count
-        dealt = ctx.new_buffer(few.elem, few.shape, thin.few_k_dim)
-        loops = (thin.few_count, 1, "few"), (thin.depth, count * width, "k")
-        with ctx.e.loops(*loops) as (row, k):
-            places = [
-                thin.few_point(Index(row), Index(self.moved(k, n * width), True))
-                for n in range(count)
+    def _reordered(self, stationary: Buffer, layout: Deinterleaved | QuantizedBytes) -> Buffer:
+        """Return the stationary operand deinterleaved and scaled as the streamed one requires."""
+        ctx, gemm, width = self.ctx, self.gemm, self.width
+        reordered = ctx.new_buffer(stationary.elem, stationary.shape, gemm.n_dim)
+        with ctx.e.loops((gemm.m, 1, "few"), (gemm.k, layout.factor * width, "k")) as (row, k):
+            points = [
+                gemm.point(Index(row), Index(at, True))
+                for at in self.several(k, layout.factor, width)
             ]
-            vectors = [memory.load_buffer(ctx, few, place, width).x for place in places]
-            for place, part, scale in zip(
-                places, ctx.e.dealt(vectors), dealing.scales, strict=True
-            ):
+            vectors = [memory.load_buffer(ctx, stationary, point, width).x for point in points]
+            parts = ctx.e.deinterleave(vectors)
+            for point, part, scale in zip(points, parts, layout.scales, strict=True):
                 scaled = part if scale == 1 else ctx.b.fmul(part, constant(part.type, scale))
-                memory.store_buffer(ctx, dealt, place, vector(scaled), width)
-        return dealt
+                memory.store_buffer(ctx, reordered, point, vector(scaled), width)
+        return reordered
 
-    def _less_surplus(self) -> Buffer | None:
-        """What is taken off the sums because numbers of the streams are too large, if they are."""
-        ctx, thin, lanes = self.ctx, self.thin, self.lanes
-        surpluses = [p.dealing.surplus for p in self.parts if isinstance(p.dealing, Codes)]
-        if not surpluses:
+    def _bias_correction(self) -> Buffer | None:
+        """Return minus the bias of quantized bytes times the sum of each row, if they have any."""
+        ctx, gemm, lanes = self.ctx, self.gemm, self.lanes
+        biases = [p.layout.bias for p in self.parts if isinstance(p.layout, QuantizedBytes)]
+        if not biases:
             return None
-        start = ctx.new_buffer("f32", (thin.few_count, lanes))
+        start = ctx.new_buffer("f32", (gemm.m, lanes))
         kind = vector_of(I16, self.width)
-        factors = [constant(kind, float_bits(-surplus, "bf16")) for surplus in surpluses]
-        with ctx.e.loop(thin.few_count, 1, "few") as row:
+        factors = [constant(kind, float_bits(-bias, "bf16")) for bias in biases]
+        with ctx.e.loop(gemm.m, 1, "few") as row:
 
-            def less(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
-                [total] = before_it
+            def subtract(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
+                [total] = sums
                 for part, factor in zip(self.parts, factors, strict=True):
-                    x = self._weight(part.few, row, Index(k, True))
+                    x = self._weight(part, row, Index(k, True))
                     total = pairs.multiply_add(ctx.e, x, factor, total)
                 return [total]
 
             zero = constant(vector_of(FLOAT, lanes), 0.0)
-            [total] = ctx.e.fold(range(0, thin.depth, self.width), [zero], less, straight=2)
+            [total] = ctx.e.fold(range(0, gemm.k, self.width), [zero], subtract, unroll_up_to=2)
             memory.store_buffer(ctx, start, (Index(row), Index(i64(0), True)), vector(total), lanes)
         return start
 
     def run(self, assumptions: Assumptions) -> None:
-        thin = self.thin
-        streams = [self.stream_of(part.thin, part.dealing, assumptions) for part in self.parts]
+        streams = [self.streamed_operand(p.gemm, p.layout, assumptions) for p in self.parts]
         for number, stream in enumerate(streams):
-            stream.keep_ahead(self.columns, streams[:number])
-            stream.ask_at_start()
-        loops = (thin.many_count, self.columns, "many"), (thin.few_count, self.rows, "few")
-        with self.ctx.e.loops(*loops) as (many, row):
-            self._block(streams, many, row)
+            stream.set_prefetch_distance(self.columns, streams[:number])
+            stream.emit_prefetch_prologue()
+        loops = (self.gemm.n, self.columns, "many"), (self.gemm.m, self.rows, "few")
+        with self.ctx.e.loops(*loops) as (column, row):
+            self._block(streams, column, row)
 
-    def _block(self, streams: list[Stream], many: ll.Value, row: ll.Value) -> None:
-        ctx, thin, width, unit = self.ctx, self.thin, self.width, self.unit
-        b = ctx.b
-        at_few, at_many = self.several(row, self.rows), self.several(many, self.columns)
-        trips = thin.depth // (unit * width)
-        passes = thin.few_count // self.rows
-        before = b.mul(b.udiv(row, i64(self.rows)), i64(trips))
+    def _block(self, streams: list[StreamedOperand], column: ll.Value, row: ll.Value) -> None:
+        b, k_size, step = self.ctx.b, self.gemm.k, self.unit * self.width
+        rows, columns = self.several(row, self.rows), self.several(column, self.columns)
+        iterations = k_size // step
+        slots = iterations * (self.gemm.m // self.rows)
+        first_slot = b.mul(b.udiv(row, i64(self.rows)), i64(iterations))
 
-        zeros = [constant(vector_of(FLOAT, self.lanes), 0.0)] * (self.rows * self.columns)
-
-        def trip(k: ll.Value, before_it: list[ll.Value]) -> list[ll.Value]:
-            sums = list(before_it)
-            part = b.add(before, b.udiv(k, i64(unit * width)))
+        def iteration(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
+            slot = b.add(first_slot, b.udiv(k, i64(step)))
             for stream in streams:
-                stream.fresh()
+                stream.clear()
 
-            def ask(turn: int, turns: int) -> None:
-                for stream in streams if turn < turns else ():
-                    stream.ask_ahead(many, self.columns, part, trips * passes, turn, turns)
+            def prefetch(share: int, shares: int) -> None:
+                for stream in streams if share < shares else ():
+                    stream.prefetch_ahead(column, self.columns, slot, slots, share, shares)
 
-            along = [Index(self.moved(k, n * width), width > 1) for n in range(unit)]
-            if self.start is not None:
-                return self._add_codes(streams, k, along, at_few, at_many, sums, ask)
-            # What is multiplied as it is takes so little that asking is best done with at once.
-            turns = 1 if self.paired else len(streams) * unit
-            if self.rows == 1:
-                # What the stream is multiplied with fits the registers, for all parts at once.
-                weights = [self._weight(p.few, at_few[0], at) for p in self.parts for at in along]
-                rows = [[v for s in streams for v in s.vectors(n, k, unit)] for n in at_many]
-                for number, weight in enumerate(weights):
-                    ask(number, turns)
-                    sums = self.add_products([weight], [row[number] for row in rows], sums)
-                return sums
-            for done, (stream, p) in enumerate(zip(streams, self.parts, strict=True)):
-                rows = [stream.vectors(n, k, unit) for n in at_many]
-                for number, at in enumerate(along):
-                    ask(done * unit + number, turns)
-                    weights = [self._weight(p.few, f, at) for f in at_few]
-                    sums = self.add_products(weights, [row[number] for row in rows], sums)
-            return sums
+            along = [Index(at, self.width > 1) for at in self.several(k, self.unit, self.width)]
+            add = self._add_quantized if self.start is not None else self._add
+            return add(streams, k, along, rows, columns, sums, prefetch)
 
         totals: list[ll.Value] = []
-        longest = _LONGEST_SUM * self.lanes // len(streams)
-        for first in range(0, thin.depth, longest):
-            end = min(first + longest, thin.depth)
-            start = zeros if totals or self.start is None else self._starts(at_few)
-            sums = ctx.e.fold(range(first, end, unit * width), start, trip, straight=2)
-            pairs = zip(totals, sums, strict=True) if totals else ()
-            totals = [b.fadd(x, y) for x, y in pairs] or sums
-        self._store(totals, row, many)
+        longest = _MAX_SUM_LENGTH * self.lanes // len(streams)
+        zeros = [constant(vector_of(FLOAT, self.lanes), 0.0)] * (self.rows * self.columns)
+        for first in range(0, k_size, longest):
+            span = range(first, min(first + longest, k_size), step)
+            start = zeros if totals or self.start is None else self._starts(rows)
+            sums = self.ctx.e.fold(span, start, iteration, unroll_up_to=2)
+            both = zip(totals, sums, strict=True) if totals else ()
+            totals = [b.fadd(x, y) for x, y in both] or sums
+        self._store(totals, row, column)
 
-    def _starts(self, at_few: list[ll.Value]) -> list[ll.Value]:
-        """What the sums of a block begin with."""
+    def _starts(self, rows: list[ll.Value]) -> list[ll.Value]:
+        """Return the initial sums of a block that corrects a bias."""
         assert self.start is not None
-        first = Index(i64(0), True)
-        loaded = [
-            memory.load_buffer(self.ctx, self.start, (Index(row), first), self.lanes).x
-            for row in at_few
-        ]
+        points = [(Index(row), Index(i64(0), True)) for row in rows]
+        loaded = [memory.load_buffer(self.ctx, self.start, p, self.lanes).x for p in points]
         return [each for each in loaded for _ in range(self.columns)]
 
-    def _add_codes(
+    def _add(
         self,
-        streams: list[Stream],
+        streams: list[StreamedOperand],
         k: ll.Value,
         along: list[Index],
-        at_few: list[ll.Value],
-        at_many: list[ll.Value],
+        rows: list[ll.Value],
+        columns: list[ll.Value],
         sums: list[ll.Value],
-        ask: Callable[[int, int], None],
+        prefetch: Callable[[int, int], None],
     ) -> list[ll.Value]:
-        """A trip, column by column: LLVM would begin with all of them, and would not have the
-        registers to go on.
+        """Return the sums after one iteration of the loop over k."""
+        # Pairs of bf16 take so little work that prefetching is best done at once.
+        shares = 1 if self.paired else len(streams) * self.unit
+        if self.rows == 1:
+            # The weights fit in registers, for all fused products at once.
+            weights = [self._weight(part, rows[0], at) for part in self.parts for at in along]
+            streamed = [[v for s in streams for v in s.vectors(n, k, self.unit)] for n in columns]
+            for number, weight in enumerate(weights):
+                prefetch(number, shares)
+                sums = self.add_products([weight], [each[number] for each in streamed], sums)
+            return sums
+        for done, (stream, part) in enumerate(zip(streams, self.parts, strict=True)):
+            streamed = [stream.vectors(n, k, self.unit) for n in columns]
+            for number, at in enumerate(along):
+                prefetch(done * self.unit + number, shares)
+                weights = [self._weight(part, row, at) for row in rows]
+                sums = self.add_products(weights, [each[number] for each in streamed], sums)
+        return sums
+
+    def _add_quantized(
+        self,
+        streams: list[StreamedOperand],
+        k: ll.Value,
+        along: list[Index],
+        rows: list[ll.Value],
+        columns: list[ll.Value],
+        sums: list[ll.Value],
+        prefetch: Callable[[int, int], None],
+    ) -> list[ll.Value]:
+        """Return the same for quantized bytes, column by column: LLVM would begin with the loads of
+        all columns, and spill.
         """
         sums = list(sums)
         weights = [
-            [[self._weight(part.few, row, at) for row in at_few] for at in along]
-            for part in self.parts
+            [[self._weight(part, row, at) for row in rows] for at in along] for part in self.parts
         ]
-        for column, n in enumerate(at_many):
-            ask(column, len(at_many))
+        for column, n in enumerate(columns):
+            prefetch(column, len(columns))
             for stream, part, loaded in zip(streams, self.parts, weights, strict=True):
-                assert isinstance(part.dealing, Codes)
+                assert isinstance(part.layout, QuantizedBytes)
                 for number, v in enumerate(stream.vectors(n, k, self.unit)):
-                    for r, x in enumerate(loaded[part.dealing.place(number)]):
+                    for r, x in enumerate(loaded[part.layout.place(number)]):
                         place = r * self.columns + column
                         sums[place] = self.added(x, v, sums[place])
             for place in range(column, len(sums), self.columns):
-                sums[place] = pairs.at_once(self.ctx.e, sums[place])
+                sums[place] = pairs.scheduling_barrier(self.ctx.e, sums[place])
         return sums
 
-    def _weight(self, few: Buffer, row: ll.Value, k: Index) -> ll.Value:
-        point = self.thin.few_point(Index(row), k)
-        return memory.load_buffer(self.ctx, few, point, self.width).x
+    def _weight(self, part: _Part, row: ll.Value, k: Index) -> ll.Value:
+        point = self.gemm.point(Index(row), k)
+        return memory.load_buffer(self.ctx, part.stationary, point, self.width).x
 
-    def _store(self, totals: list[ll.Value], row: ll.Value, many: ll.Value) -> None:
-        """Add up the lanes of a block's sums, add C, and store: a row's columns at a time."""
+    def _store(self, totals: list[ll.Value], row: ll.Value, column: ll.Value) -> None:
+        """Reduce the lanes of a block's sums, add C and store the result, row by row."""
         ctx, columns = self.ctx, self.columns
-        wide = columns > 1
         sums = sum_lanes(ctx.e, totals)
         for r in range(self.rows):
-            point = self.thin.result_point(Index(self.moved(row, r)), Index(many, wide))
-            part = ctx.e.part(sums, r * columns, columns)
-            if not nests.is_zero(self.thin.c):
+            at = Index(ctx.e.plus(row, r)), Index(column, columns > 1)
+            point = self.gemm.point(*at)
+            result = ctx.e.slice_lanes(sums, r * columns, columns)
+            if not nests.is_zero(self.gemm.c):
                 flags = ("contract",) if ctx.kernel.options.enable_fp_fusion else ()
-                part = ctx.b.fadd(self.c_at(point, columns), part, flags=flags)
-            held = vector(part) if wide else Lane(part)
-            memory.store_buffer(ctx, self.target, point, held, columns)
+                result = ctx.b.fadd(self.c_at(point, columns), result, flags=flags)
+            memory.store_buffer(ctx, self.target, point, in_register(result), columns)

@@ -7,8 +7,7 @@ questions come up before it is written:
 1. Along which dimension do the vector lanes run? The one along which most of what is read and
    written is contiguous.
 2. What should be in a buffer? A costly tensor that is broadcast in the nest is computed once before
-   it; a costly one that something later needs again is stored on the way (a *tap*), so that nothing
-   costly is computed twice.
+   it. A costly one that something later needs again is stored on the way, as a *side output*.
 3. Which masks are true over the whole tile? Those are checked once, and the nest is written twice:
    without them, and with them for the tiles at the edge.
 """
@@ -22,8 +21,8 @@ from dataclasses import dataclass, field
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.affine import Tiles
-from tritune.cpu.lower.analysis.usage import ANYHOW, RUNTIME, Step, is_eager
+from tritune.cpu.lower.analysis.affine import AffineRanges
+from tritune.cpu.lower.analysis.usage import ARBITRARY, RUNTIME, Stride, is_eager
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit.evaluate import SHAPE_OPS, Assumptions
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
@@ -51,7 +50,7 @@ def weight(ctx: Context, value: ir.Value) -> int:
         or op.name in ("tt.splat", "arith.constant", "tt.make_range")
     ):
         return 0
-    if not value.type.is_float and all(s not in (ANYHOW,) for s in ctx.usage.steps(value)):
+    if not value.type.is_float and all(s not in (ARBITRARY,) for s in ctx.usage.strides(value)):
         return 0
     if op.name.startswith("math."):
         return _WEIGHTS.get(op.name, _MATH_WEIGHT)
@@ -178,7 +177,7 @@ def memories_read(ctx: Context, value: ir.Value) -> list[ll.Value]:
 class Access:
     """How something the nest reads or writes moves along the nest's dimensions."""
 
-    steps: list[Step]
+    strides: list[Stride]
     weight: float = 1.0
 
 
@@ -201,7 +200,9 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
             continue
         if op.name == "tt.load":
             pointer = op.operands[0]
-            found.append(Access(_to_nest(ctx.usage.steps(pointer), pointer.type.shape, dims, rank)))
+            found.append(
+                Access(_to_nest(ctx.usage.strides(pointer), pointer.type.shape, dims, rank))
+            )
         if op.name in SHAPE_OPS:
             stack.append((op.operands[0], _move_dims(op, dims)))
         elif op.name == "tt.join":
@@ -214,9 +215,9 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
 
 
 def _to_nest(
-    steps: tuple[Step, ...], shape: tuple[int, ...], dims: tuple[int, ...], rank: int
-) -> list[Step]:
-    nest: list[Step] = [0] * rank
+    steps: tuple[Stride, ...], shape: tuple[int, ...], dims: tuple[int, ...], rank: int
+) -> list[Stride]:
+    nest: list[Stride] = [0] * rank
     for step, extent, dim in zip(steps, shape, dims, strict=True):
         if dim >= 0 and extent > 1:
             nest[dim] = step
@@ -250,7 +251,7 @@ def best_lane_dim(ctx: Context, shape: tuple[int, ...], found: list[Access]) -> 
 def _lane_score(ctx: Context, shape: tuple[int, ...], found: list[Access], dim: int) -> float:
     total = -2.0 * math.log2(max(1.0, ctx.lanes() / shape[dim]))
     for access in found:
-        step = access.steps[dim]
+        step = access.strides[dim]
         total += access.weight * (
             2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1
         )
@@ -271,7 +272,7 @@ def read_along(ctx: Context, value: ir.Value, wanted: int, lanes: int) -> int:
 
 
 @dataclass
-class Plan:
+class NestPlan:
     """How one nest will be written."""
 
     shape: tuple[int, ...]
@@ -279,7 +280,7 @@ class Plan:
     lanes: int
     nodes: list[ir.Value]
     #: Tensors stored on the way, with the buffers they go to.
-    taps: dict[ir.Value, Buffer] = field(default_factory=dict)
+    side_outputs: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def point(self, at: dict[int, ll.Value]) -> Point:
         """The point with these positions along the dimensions."""
@@ -287,7 +288,7 @@ class Plan:
         return tuple(Index(at[d], wide and d == self.lane_dim) for d in range(len(self.shape)))
 
 
-def choose_taps(
+def choose_side_outputs(
     ctx: Context,
     root: ir.Op,
     values: list[ir.Value],
@@ -297,23 +298,23 @@ def choose_taps(
     """Costly tensors of the nest's shape that something later needs too, except `stored`."""
     kept: set[ir.Value] = set()
     identity = identity_nodes(ctx, values)
-    taps: list[ir.Value] = []
+    side_outputs: list[ir.Value] = []
     for value in lazy_nodes(ctx, values):
         if value not in identity or value.type.shape != shape or value is stored:
             continue
         if (
             cost(ctx, value) >= COSTLY
             and weight(ctx, value)
-            and needed_after(ctx, value, root, kept | set(taps))
+            and needed_after(ctx, value, root, kept | set(side_outputs))
         ):
-            taps.append(value)
+            side_outputs.append(value)
             kept.add(value)
-    # What is cheap to make from another tap (a wider form of the same numbers) is not stored twice.
-    for tap in list(taps):
-        others = [t for t in taps if t is not tap]
-        if _cost_beyond(ctx, tap, others) < COSTLY:
-            taps = others
-    return taps
+    # What is cheap to compute from another one (a wider type of the same numbers) is not stored.
+    for side_output in list(side_outputs):
+        others = [t for t in side_outputs if t is not side_output]
+        if _cost_beyond(ctx, side_output, others) < COSTLY:
+            side_outputs = others
+    return side_outputs
 
 
 def _cost_beyond(ctx: Context, value: ir.Value, known: list[ir.Value]) -> int:
@@ -336,17 +337,18 @@ def versioned(
     nodes: list[ir.Value],
     masks: list[ir.Value],
     emit: Callable[[Assumptions, bool], None],
-    tiles: Tiles | None = None,
+    ranges: AffineRanges | None = None,
     conditions: list[ll.Value] | None = None,
 ) -> None:
     """Write the nest for whole tiles and, where that takes a check, once more for the others.
 
-    `emit(assumptions, careful)` writes it; `careful` is set where the given conditions do not hold.
+    `emit(assumptions, conservative)` writes it. In the conservative version the given conditions
+    need not hold.
     """
-    if ctx.careful:
+    if ctx.conservative:
         emit(Assumptions(), True)
         return
-    tiles = tiles or Tiles(ctx)
+    ranges = ranges or AffineRanges(ctx)
     conditions = list(conditions or [])
     assumptions = Assumptions()
     for op in (v.owner for v in nodes):
@@ -355,21 +357,21 @@ def versioned(
             masks.append(op.operands[1])
         if (
             op.name in ("arith.remsi", "arith.remui")
-            and tiles.form(op.result) is not None
-            and op in tiles.wraps
+            and ranges.form(op.result) is not None
+            and op in ranges.remainders
         ):
-            condition, taken = tiles.wraps[op]
+            condition, taken = ranges.remainders[op]
             conditions.append(condition)
-            assumptions.unwrapped[op] = taken
-        if op.name == "arith.extsi" and tiles.form(op.result) is not None:
-            assumptions.unwrapped_sources.add(op)
+            assumptions.remainder_offsets[op] = taken
+        if op.name == "arith.extsi" and ranges.form(op.result) is not None:
+            assumptions.exact_extensions.add(op)
     for mask in dict.fromkeys(masks):
-        condition = tiles.always_true(mask)
+        condition = ranges.always_true(mask)
         if condition is not None:
             conditions.append(condition)
             assumptions.true_masks.add(mask)
-    if conditions or assumptions.unwrapped_sources:
-        conditions += tiles.checks
+    if conditions or assumptions.exact_extensions:
+        conditions += ranges.checks
     conditions = [
         c for c in conditions if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))
     ]
@@ -383,6 +385,6 @@ def versioned(
         with then, ctx.scope():
             emit(assumptions, False)
         with otherwise, ctx.scope():
-            ctx.careful = True
+            ctx.conservative = True
             emit(Assumptions(), True)
-            ctx.careful = False
+            ctx.conservative = False

@@ -1,16 +1,16 @@
-"""Bytes, or some of their bits, as bf16 for products of pairs (`pairs.py`), without a conversion.
+"""Bytes, or some of their bits, as bf16 factors (`bf16_pairs.py`), without a conversion.
 
-A bf16 has seven bits behind its leading one, so from 128 to 255 it holds every integer: seven bits
-of a byte below the exponent of 128 are 128 more than they stand for. One instruction masks them and
-puts the exponent there. The eighth bit of a byte, if it is wanted, becomes the sign of 64, for one
-more product. What all that is too much is the same for every number, and so goes into the start of
-the sums: less the surplus times what the numbers are multiplied with.
+From 128 to 255 a bf16 holds every integer, in its seven bits behind the leading one. Seven bits of
+a byte, below the exponent of 128, are therefore 128 more than they stand for: one instruction masks
+them and sets the exponent. An eighth bit becomes the sign of 64, in a product of its own. The total
+excess is the same for every number, the *bias*. The sums start with a bias correction: minus the
+bias times the sum of the other factors.
 
-Two bytes share 16 bits. The elements are dealt out: the even ones are one vector, the odd ones,
-shifted down, another.
+Two bytes share 16 bits. The vectors come out deinterleaved: the even elements in one, the odd ones,
+shifted down, in another.
 
-The sums lose what a few more bits would have held: the surplus is up to 192 for each number. Where
-what they are multiplied with is not finite, or more than 2^118, the result is NaN.
+The sums lose what a few more bits would have held: the bias is up to 192 for each number. Where the
+other factor is not finite, or more than 2^118, the result is NaN.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SEVEN, _EIGHTH = 0x7F, 0x80
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
-    """A tile of bf16 that are integers: bits of bytes."""
+class QuantizedBytes:
+    """A tile of bf16 that are integers made of the bits of bytes."""
 
     #: The bytes, and the transpositions between them and the tile.
     source: ir.Value
@@ -45,14 +45,14 @@ class Codes:
     #: Whether the eighth bit of that is worth -128.
     signed: bool
 
-    #: Vectors to which the elements are dealt out.
-    count = 2
+    #: Vectors into which the elements are deinterleaved.
+    factor = 2
     #: What each of them has to be multiplied with.
     scales = (1, 1)
 
     @staticmethod
-    def of(ctx: Context, tile: ir.Value) -> Codes | None:
-        """What a tile of bf16 is made of, if it is this."""
+    def of(ctx: Context, tile: ir.Value) -> QuantizedBytes | None:
+        """Return the bytes that a tile of bf16 is made of, or None if it is not."""
         moves: list[ir.Op] = []
         value = tile
         while ctx.get(value) is None and value.owner is not None:
@@ -65,51 +65,49 @@ class Codes:
             if not known or op.operands[0].type.elem != "i8":
                 return None
             source, shift, mask = _bits(ctx, op.operands[0])
-            return Codes(source, tuple(moves), shift, mask, op.name == "arith.sitofp")
+            return QuantizedBytes(source, tuple(moves), shift, mask, op.name == "arith.sitofp")
         return None
 
     @property
-    def pieces(self) -> int:
-        """Numbers that add up to an integer and the surplus."""
+    def terms(self) -> int:
+        """The number of bf16 that add up to an integer and the bias."""
         return 2 if self.mask & _EIGHTH else 1
 
     @property
-    def surplus(self) -> float:
-        """What they add up to where the integer is 0."""
-        if self.pieces == 1:
+    def bias(self) -> float:
+        """The sum of the terms where the integer is 0."""
+        if self.terms == 1:
             return 128.0
         return 128.0 + (64.0 if self.signed else -64.0)
 
     def place(self, number: int) -> int:
-        """Which vector of the elements, dealt out, the vector of that number belongs to."""
-        return number // (self.count * self.pieces) * self.count + number % self.count
+        """Return which vector of deinterleaved elements a vector of terms belongs to."""
+        return number // (self.factor * self.terms) * self.factor + number % self.factor
 
     def vectors(self, wide: Nest, nest: Nest, point: Point) -> list[ll.Value]:
-        """Of as many elements as `wide` has lanes, from the point on: even ones and odd ones, once
-        for every piece.
-        """
+        """Return the even and the odd elements from the point on, once for every term."""
         e, b = nest.ctx.e, nest.ctx.b
         for op in self.moves:
             point = move_point(op, point)
         kind = vector_of(I16, nest.lanes)
         both = b.bitcast(to_vector(e, wide.at(self.source, point), wide.lanes), kind)
 
-        def seven(shift: int) -> ll.Value:
+        def seven_bits(shift: int) -> ll.Value:
             shifted = b.lshr(both, constant(kind, shift)) if shift else both
             kept = b.and_(shifted, constant(kind, self.mask & _SEVEN))
             return b.or_(kept, constant(kind, _BITS_128))
 
-        def eighth(shift: int) -> ll.Value:
+        def eighth_bit(shift: int) -> ll.Value:
             shifted = b.shl(both, constant(kind, shift)) if shift else both
             sign = b.and_(shifted, constant(kind, _SIGN))
             return b.xor(sign, constant(kind, _BITS_64 if self.signed else _BITS_MINUS_64))
 
-        found = [seven(self.shift), seven(self.shift + 8)]
-        return found if self.pieces == 1 else [*found, eighth(8), eighth(0)]
+        found = [seven_bits(self.shift), seven_bits(self.shift + 8)]
+        return found if self.terms == 1 else [*found, eighth_bit(8), eighth_bit(0)]
 
 
 def _bits(ctx: Context, value: ir.Value) -> tuple[ir.Value, int, int]:
-    """Bytes, a shift and a mask that give the value."""
+    """Return bytes, a shift and a mask that give the value."""
     shift, mask = 0, 0xFF
     while ctx.get(value) is None and value.owner is not None:
         op = value.owner
