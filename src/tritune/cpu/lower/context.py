@@ -217,7 +217,7 @@ class Context:
     def dummy(self) -> ll.Value:
         """The address of memory that masked-off lanes may read and write instead of theirs."""
         if self._dummy is None:
-            slot = self.e.slot(I64, 64, align=64, name="nowhere")
+            slot = self.e.slot(I64, 64, align=64, name="masked.off")
             self.e.slots.position_before(self.e.entry_branch)
             self._dummy = self.e.slots.ptrtoint(slot, I64)
         return self._dummy

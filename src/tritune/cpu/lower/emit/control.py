@@ -249,7 +249,7 @@ class FunctionLowering:
         ctx = self.ctx
         nests.materialise_pending_loads(ctx, op)
         condition = ctx.scalar(op.operands[0])
-        edges = [ctx.e.function.append_basic_block("way") for _ in op.successors]
+        edges = [ctx.e.function.append_basic_block("edge") for _ in op.successors]
         ctx.b.cbranch(condition, *edges)
         for edge, (target, values) in zip(edges, op.successors, strict=True):
             ctx.b.position_at_end(edge)

@@ -80,7 +80,7 @@ class InnerProduct(SkinnyKernel):
         """Return the stationary operand deinterleaved and scaled as the streamed one requires."""
         ctx, gemm, width = self.ctx, self.gemm, self.width
         reordered = ctx.new_buffer(stationary.elem, stationary.shape, gemm.n_dim)
-        with ctx.e.loops((gemm.m, 1, "few"), (gemm.k, layout.factor * width, "k")) as (row, k):
+        with ctx.e.loops((gemm.m, 1, "m"), (gemm.k, layout.factor * width, "k")) as (row, k):
             points = [
                 gemm.point(Index(row), Index(at, True))
                 for at in self.several(k, layout.factor, width)
@@ -101,7 +101,7 @@ class InnerProduct(SkinnyKernel):
         start = ctx.new_buffer("f32", (gemm.m, lanes))
         kind = vector_of(I16, self.width)
         factors = [constant(kind, float_bits(-bias, "bf16")) for bias in biases]
-        with ctx.e.loop(gemm.m, 1, "few") as row:
+        with ctx.e.loop(gemm.m, 1, "m") as row:
 
             def subtract(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
                 [total] = sums
@@ -120,7 +120,7 @@ class InnerProduct(SkinnyKernel):
         for number, stream in enumerate(streams):
             stream.set_prefetch_distance(self.columns, streams[:number])
             stream.emit_prefetch_prologue()
-        loops = (self.gemm.n, self.columns, "many"), (self.gemm.m, self.rows, "few")
+        loops = (self.gemm.n, self.columns, "n"), (self.gemm.m, self.rows, "m")
         with self.ctx.e.loops(*loops) as (column, row):
             self._block(streams, column, row)
 

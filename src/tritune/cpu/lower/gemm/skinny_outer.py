@@ -55,7 +55,7 @@ class OuterProduct(SkinnyKernel):
                 nests.materialise(ctx, gemm.c, gemm.op, into=self.target)
             return
         zero = vector(constant(vector_of(FLOAT, self.lanes), 0.0))
-        with ctx.e.loops((gemm.m, 1, "few"), (gemm.n, self.lanes, "many")) as (row, column):
+        with ctx.e.loops((gemm.m, 1, "m"), (gemm.n, self.lanes, "n")) as (row, column):
             memory.store_buffer(ctx, self.sums, self._point(row, column), zero, self.lanes)
 
     def end(self) -> None:
@@ -63,7 +63,7 @@ class OuterProduct(SkinnyKernel):
         if self.layout is None:
             return
         ctx, gemm, lanes, factor = self.ctx, self.gemm, self.lanes, self.layout.factor
-        with ctx.e.loops((gemm.m, 1, "few"), (gemm.n, factor * lanes, "many")) as (row, column):
+        with ctx.e.loops((gemm.m, 1, "m"), (gemm.n, factor * lanes, "n")) as (row, column):
             points = [self._point(row, at) for at in self.several(column, factor, lanes)]
             sums = [memory.load_buffer(ctx, self.sums, point, lanes).x for point in points]
             for point, total in zip(points, ctx.e.interleave(sums), strict=True):
@@ -75,7 +75,7 @@ class OuterProduct(SkinnyKernel):
         stream = self.streamed_operand(gemm, self.layout, assumptions)
         stream.set_prefetch_distance(self.steps)
         width = self.unit * self.lanes
-        loops = (gemm.k, self.steps, "k"), (gemm.n, width, "many"), (gemm.m, self.rows, "few")
+        loops = (gemm.k, self.steps, "k"), (gemm.n, width, "n"), (gemm.m, self.rows, "m")
         with self.ctx.e.loops(*loops) as (k, column, row):
             self._block(stream, k, column, row)
 
