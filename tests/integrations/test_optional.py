@@ -87,8 +87,9 @@ def test_the_package_whose_import_fails_is_the_one_to_mend(tmp_path: Path) -> No
 def test_the_doctor_has_one_line_for_it(case: str, tmp_path: Path) -> None:
     reason = spoil(tmp_path, case)
     examine = (
-        "import json; from tritune.cli._examine_optional import examine_optional as e; "
-        "problems = []; packages = e(problems); "
+        "import json; from tritune.cli._examination import Problems; "
+        "from tritune.cli._examine_optional import examine_optional as e; "
+        "problems = Problems(); packages = e(problems); "
         "print(json.dumps([[p.name, p.usable, p.reason] for p in packages])); "
         "print(json.dumps([[p.severity, p.what] for p in problems]))"
     )

@@ -1,4 +1,4 @@
-"""What `tritune doctor` finds, as plain data. The field names are the JSON's."""
+"""The findings of `tritune doctor` as plain data. The field names are the JSON's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ class Problem:
     severity: Literal["error", "warning"]
     what: str
     remedy: str
+
+
+class Problems(list[Problem]):
+    """The problems found so far."""
+
+    def error(self, what: str, remedy: str) -> None:
+        self.append(Problem("error", what, remedy))
+
+    def warning(self, what: str, remedy: str) -> None:
+        self.append(Problem("warning", what, remedy))
 
 
 @dataclass(frozen=True)

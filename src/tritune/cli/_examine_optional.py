@@ -1,4 +1,4 @@
-"""Whether the packages that integrations need are there and work; if not, the rest still does."""
+"""Check the packages that integrations need."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 
-from tritune.cli._examination import OptionalPackage, Problem
+from tritune.cli._examination import OptionalPackage, Problems
 from tritune.integrations.optional import DEPENDENCIES, Dependency, is_installed
 
-_SECONDS = 120
+_TIMEOUT_SECONDS = 120
 # Importing a broken package may do anything, so it is done in a process of its own.
-_TRIAL = """
+_IMPORT = """
 import importlib, json, sys
 from tritune.errors import TrituneError
 from tritune.integrations.optional import BrokenDependencyError
@@ -25,12 +25,12 @@ except TrituneError as error:
 """
 
 
-def examine_optional(problems: list[Problem]) -> tuple[OptionalPackage, ...]:
-    """Every package; one that is there and cannot be used is a warning."""
+def examine_optional(problems: Problems) -> tuple[OptionalPackage, ...]:
+    """Examine every package; one that is installed and cannot be used is a warning."""
     return tuple(_examine(dependency, problems) for dependency in DEPENDENCIES)
 
 
-def _examine(dependency: Dependency, problems: list[Problem]) -> OptionalPackage:
+def _examine(dependency: Dependency, problems: Problems) -> OptionalPackage:
     name, serves = dependency.name, dependency.module
     if not is_installed(dependency):
         absent = f"not installed; {serves} needs it: {dependency.remedy}"
@@ -41,27 +41,22 @@ def _examine(dependency: Dependency, problems: list[Problem]) -> OptionalPackage
         version = None
     reason, remedy = _failure(dependency)
     if reason is not None:
-        problems.append(Problem("warning", reason, remedy or dependency.remedy))
+        problems.warning(reason, remedy or dependency.remedy)
     return OptionalPackage(name, version, serves, reason is None, reason)
 
 
 def _failure(dependency: Dependency) -> tuple[str | None, str]:
-    """Why the module that needs the package cannot be imported, in one line, and the remedy if it
-    is another than for the package itself.
+    """Return why the module that needs the package cannot be imported, in one line, and the remedy
+    if it is not the package's.
     """
+    command = [sys.executable, "-c", _IMPORT, dependency.module]
     try:
-        run = subprocess.run(
-            [sys.executable, "-c", _TRIAL, dependency.module],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-        )
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{dependency.name} was not examined: {type(error).__name__}", ""
     if run.returncode == 0:
         return None, ""
-    lines = run.stderr.strip().splitlines()
-    last = lines[-1] if lines else f"exit status {run.returncode}"
+    last = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
     try:
         reason, remedy = json.loads(last)
     except ValueError:  # whatever ended the process, it was not said by tritune

@@ -1,19 +1,26 @@
-"""`tritune doctor`: what is here, what is wrong with it, and how to mend it."""
+"""`tritune doctor`: what is on this machine, what is wrong with it, and how to mend it."""
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tritune.cli._examination import Device, Examination
+from tritune.cli._examination import (
+    BackendState,
+    Cache,
+    Device,
+    Examination,
+    OptionalPackage,
+    Problem,
+    SelfTest,
+)
 from tritune.cli._examine import examine
+from tritune.cli._options import JsonOption
+from tritune.cli._terminal import console, print_json
 
 # Features worth a word each; the full list runs to a hundred names. `--json` has them all.
 _NOTABLE = {
@@ -41,9 +48,7 @@ _NOTABLE = {
 }
 
 
-def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def command(as_json: JsonOption = False) -> None:
     """Show devices, backends, versions and caches; say what is wrong and how to mend it.
 
     The exit status is 0 when kernels can run and 1 when a problem prevents it.
@@ -51,94 +56,93 @@ def command(
     """
     examination = examine()
     if as_json:
-        print(json.dumps(as_document(examination), indent=2))
+        print_json(as_document(examination))
     else:
-        # A terminal wraps at its width; a file or a pipe must not cut a line that grep looks for.
-        width = None if sys.stdout.isatty() else 1000
-        _show(examination, Console(width=width, soft_wrap=True, highlight=False))
+        _show(examination)
     if not examination.healthy:
         raise typer.Exit(1)
 
 
 def as_document(examination: Examination) -> dict[str, object]:
-    """The JSON form. Fields may be added in later versions; none changes its meaning."""
+    """Return the JSON form. Fields may be added in later versions; none changes its meaning."""
     return {"schema": 1, "healthy": examination.healthy, **asdict(examination)}
 
 
-def _show(found: Examination, console: Console) -> None:
-    _heading(console, "Versions")
-    versions = _grid()
-    for name, version in found.versions.items():
-        versions.add_row(name, escape(version) if version else "[red]not usable[/]")
-    console.print(versions)
-
-    _heading(console, "Devices")
-    devices = _grid()
-    for device in found.devices:
-        devices.add_row(device.kind, escape(_describe(device)))
-    console.print(devices)
-
-    _heading(console, "Triton backends")
-    backends = _grid()
-    for backend in found.backends:
-        state = "[green]in use[/]" if backend.in_use else "active" if backend.active else "inactive"
-        backends.add_row(backend.name, state, escape(backend.reason or ""))
-    if not found.backends:
-        backends.add_row("none", "")
-    console.print(backends)
-    console.print(
-        "  [dim]TRITON_DEFAULT_BACKEND=NAME chooses one; tritune.cpu.enable() takes the CPU.[/]"
-    )
-
-    _heading(console, "Threads")
-    if found.threads is None:
-        console.print("  unknown")
-    else:
-        console.print(f"  {found.threads.count}, from {escape(found.threads.source)}")
-
-    _heading(console, "Caches")
-    caches = _grid()
-    for cache in found.caches:
-        state = f"{_size(cache.bytes)} in use" if cache.exists else "will be created"
-        writable = "" if cache.writable else ", [red]not writable[/]"
-        caches.add_row(cache.name, escape(cache.path), f"{state}{writable} (from {cache.source})")
-    console.print(caches)
-
-    _heading(console, "Self-test")
-    if found.self_test is None:
-        console.print("  not run: there is no device to run it on")
-    elif found.self_test.passed:
-        console.print(
-            f"  a kernel was compiled and gave the right answer on {found.self_test.device}"
-        )
-    else:
-        console.print("  [red]failed[/]")
-
-    _heading(console, "Optional packages")
-    optional = _grid()
-    for package in found.optional:
-        if package.usable:
-            state = f"[green]usable[/], for {escape(package.serves)}"
-        else:
-            state = escape(package.reason or "")
-        optional.add_row(package.name, package.version or "", state)
-    console.print(optional)
-
-    _heading(console, "Problems")
-    for problem in found.problems:
-        colour = "red" if problem.severity == "error" else "yellow"
-        console.print(f"  [{colour}]{problem.severity}[/]: {escape(problem.what)}")
-        console.print(f"    remedy: {escape(problem.remedy)}")
-    if not found.problems:
-        console.print("  [green]none[/]")
+def _show(found: Examination) -> None:
+    out = console()
+    for title, content in _sections(found).items():
+        out.print(f"[bold]{title}[/]")
+        for each in content:
+            if isinstance(each, str):
+                out.print(f"  {each}")
+            else:
+                out.print(each)
 
 
-def _heading(console: Console, text: str) -> None:
-    console.print(f"[bold]{text}[/]")
+def _sections(found: Examination) -> dict[str, list[str | Table]]:
+    """Return the grids and lines of every section, in the order in which they are shown."""
+    return {
+        "Versions": [
+            _grid(
+                (name, escape(version) if version else "[red]not usable[/]")
+                for name, version in found.versions.items()
+            )
+        ],
+        "Devices": [_grid((device.kind, escape(_describe(device))) for device in found.devices)],
+        "Triton backends": [
+            _grid([_backend_row(backend) for backend in found.backends] or [("none", "")]),
+            "[dim]TRITON_DEFAULT_BACKEND=NAME chooses one; tritune.cpu.enable() takes the CPU.[/]",
+        ],
+        "Threads": [
+            f"{found.threads.count}, from {escape(found.threads.source)}"
+            if found.threads
+            else "unknown"
+        ],
+        "Caches": [_grid(map(_cache_row, found.caches))],
+        "Self-test": [_self_test_line(found.self_test)],
+        "Optional packages": [_grid(map(_package_row, found.optional))],
+        "Problems": [line for problem in found.problems for line in _problem_lines(problem)]
+        or ["[green]none[/]"],
+    }
 
 
-def _grid() -> Table:
-    return Table(box=None, show_header=False, padding=(0, 0, 0, 2))
+def _grid(rows: Iterable[Sequence[str]]) -> Table:
+    grid = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _backend_row(backend: BackendState) -> tuple[str, ...]:
+    state = "[green]in use[/]" if backend.in_use else "active" if backend.active else "inactive"
+    return backend.name, state, escape(backend.reason or "")
+
+
+def _cache_row(cache: Cache) -> tuple[str, ...]:
+    state = f"{_size(cache.bytes)} in use" if cache.exists else "will be created"
+    writable = "" if cache.writable else ", [red]not writable[/]"
+    return cache.name, escape(cache.path), f"{state}{writable} (from {cache.source})"
+
+
+def _self_test_line(test: SelfTest | None) -> str:
+    if test is None:
+        return "not run: there is no device to run it on"
+    if not test.passed:
+        return "[red]failed[/]"
+    return f"a kernel was compiled and gave the right answer on {test.device}"
+
+
+def _package_row(package: OptionalPackage) -> tuple[str, ...]:
+    state = escape(package.reason or "")
+    if package.usable:
+        state = f"[green]usable[/], for {escape(package.serves)}"
+    return package.name, package.version or "", state
+
+
+def _problem_lines(problem: Problem) -> tuple[str, str]:
+    colour = "red" if problem.severity == "error" else "yellow"
+    first = f"[{colour}]{problem.severity}[/]: {escape(problem.what)}"
+    return first, f"  remedy: {escape(problem.remedy)}"
 
 
 def _describe(device: Device) -> str:

@@ -34,3 +34,23 @@ def memory_bytes() -> int:
     except (AttributeError, OSError, ValueError):
         return 0
     return max(1, round(total / 2**30)) * 2**30
+
+
+def physical_cores() -> int | None:
+    """Return the number of cores as opposed to hardware threads; None where it is not known."""
+    package = ""
+    cores: set[tuple[str, str]] = set()
+    for key, value in cpuinfo():
+        if key == "physical id":
+            package = value
+        elif key == "core id":
+            cores.add((package, value))
+    return len(cores) or None
+
+
+def usable_threads() -> int:
+    """Return the hardware threads of this process; a container may allow fewer than all."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
