@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tritune.cli._run_report import report
-from tritune.tuning.autotune.run_log import KNOWN, LEFT, TUNED, UNTUNED, Event
+from tritune.tuning.autotune.run_log import SKIPPED, STORED, TUNED, UNTUNED, Event
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tritune.cli.main", "run"]
@@ -232,9 +232,9 @@ def test_the_last_line_says_what_was_done(starts: list[list[str]]) -> None:
 def test_the_last_line_counts_what_all_processes_met() -> None:
     events = [
         Event("a", TUNED, configs=4, failed=1),
-        Event("a", KNOWN),
+        Event("a", STORED),
         Event("b", UNTUNED),
-        Event("c", LEFT, why="no space left"),
+        Event("c", SKIPPED, reason="no space left"),
     ]
     assert report(events, integrations=False) == (
         "2 kernels, 3 problems: 1 tuned, 1 answered from the store, 1 not tuned; "

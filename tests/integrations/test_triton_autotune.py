@@ -1,10 +1,12 @@
 """`triton.autotune` kernels that know nothing of tritune are tuned, remembered and served by it."""
 
 import copy
+import json
 import os
 import subprocess
 import sys
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -17,9 +19,11 @@ from tritune.integrations import triton_autotune
 from tritune.policy import mode
 from tritune.policy.modes import Setting
 from tritune.policy.process import POLICY
+from tritune.policy.sources import PolicyWarning
 from tritune.store import Store
 from tritune.store.records import Samples, Trial
-from tritune.tuning.autotune.recorded_calls import recorded_calls
+from tritune.tuning.autotune.pickling import TransferError
+from tritune.tuning.autotune.recorded_calls import folder_of, recorded_calls
 from tritune.tuning.autotune.tune_call import process_store
 from tritune.tuning.autotune.tuned_kernel import TunedKernel
 from tritune.tuning.tuner import Outcome
@@ -194,6 +198,7 @@ class Wrapper(triton.KernelInterface):
 
     def run(self, *args, **kwargs):
         with self.lock:
+            self.block = kwargs["BLOCK"]
             return self.fn.run(*args, **kwargs)
 
 
@@ -209,10 +214,16 @@ def in_turn(milliseconds):
 
 
 def test_a_wrapper_nobody_knows_is_tuned_in_the_process_and_remembered(store):
-    times = [3.0, 1.0] + [1.0, 3.0] * 6  # once each, then a final, the best first
-    for _ in range(2):  # the second finds the winner in the store, and has no times left
-        kernel = triton.autotune(blocks(16, 64), key=["n"], do_bench=in_turn(times))(Wrapper(scale))
-        times = []
+    times = {16: 3.0, 64: 1.0}
+    for _ in range(2):  # the second finds the winner in the store, and measures nothing
+        wrapped = Wrapper(scale)
+
+        def do_bench(call, quantiles, wrapped=wrapped, times=times):
+            call()
+            return [times[wrapped.block]] * 3
+
+        kernel = triton.autotune(blocks(16, 64), key=["n"], do_bench=do_bench)(wrapped)
+        times = {}
         if not store.tasks():
             with pytest.warns(UserWarning, match="tuned within this process"):
                 assert check_scaled(kernel) == 64
@@ -271,8 +282,34 @@ def test_recording_writes_calls_down_and_tunes_nothing(store, monkeypatch):
     with call.unpacked() as written:
         case = written.spec.open()
         case.restore()
-        (y,) = case.run(call.question().default)[:1]
+        (y,) = case.run(call.call_task.candidates.default)[:1]
     assert y.shape == (N,) and y.std() > 1  # twice something like what was recorded
+
+
+def test_a_recorded_call_that_another_user_could_have_written_is_not_read(store, monkeypatch):
+    """Reading one runs code."""
+    monkeypatch.setattr("tritune.policy.sources._warned", set())
+    kernel = triton.autotune(blocks(32, 64), key=["n"])(scale)
+    with mode("record"):
+        check_scaled(kernel)
+    (call,) = recorded_calls(store)
+    assert call.path.stat().st_mode & 0o077 == 0
+    call.path.chmod(0o660)
+    with pytest.warns(PolicyWarning, match="another user could have written it"):
+        assert recorded_calls(store) == []
+    with pytest.raises(TransferError, match="chmod 600"), call.unpacked():
+        raise AssertionError("it was read")
+
+
+def test_a_call_that_an_older_version_recorded_is_not_tuned(store, monkeypatch):
+    monkeypatch.setattr("tritune.policy.sources._warned", set())
+    folder = folder_of(store)
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "scale-0.call", "w") as archive:
+        archive.writestr("about.json", json.dumps({"python": [3, 11], "kernel": "scale"}))
+    (folder / "scale-0.call").chmod(0o600)
+    with pytest.warns(PolicyWarning, match="record the call again"):
+        assert recorded_calls(store) == []
 
 
 def test_where_tritune_cannot_be_used_triton_does_it_itself(store, monkeypatch):

@@ -14,10 +14,10 @@ from tritune import env
 from tritune.tuning.autotune.run_log import (
     ATTENTION,
     GENERATE,
-    KNOWN,
-    LEFT,
     RECORDED,
-    SERVED,
+    ROUTED,
+    SKIPPED,
+    STORED,
     TUNED,
     UNTUNED,
     Event,
@@ -26,7 +26,7 @@ from tritune.tuning.autotune.run_log import (
 
 _WORDS = {
     TUNED: "tuned",
-    KNOWN: "answered from the store",
+    STORED: "answered from the store",
     RECORDED: "written down for tritune tune --recorded",
     UNTUNED: "not tuned",
 }
@@ -63,29 +63,31 @@ def report(events: Sequence[Event], autotune: bool = True, integrations: bool = 
 
 
 def _about_kernels(events: Sequence[Event]) -> list[str]:
-    problems = [event for event in events if event.what in _WORDS]
-    kernels = {event.subject for event in problems}
-    counts = Counter(event.what for event in problems)
+    problems = [event for event in events if event.outcome in _WORDS]
+    kernels = {event.name for event in problems}
+    counts = Counter(event.outcome for event in problems)
     parts = ["no triton.autotune kernel had anything to tune"]
     if problems:
-        became = ", ".join(f"{counts[what]} {_WORDS[what]}" for what in _WORDS if counts[what])
+        became = ", ".join(
+            f"{counts[outcome]} {_WORDS[outcome]}" for outcome in _WORDS if counts[outcome]
+        )
         parts = [f"{_number(kernels, 'kernel')}, {_number(problems, 'problem')}: {became}"]
     tried = sum(event.configs for event in problems)
     if tried:
         parts.append(f"{sum(event.failed for event in problems)} of {tried} configs failed")
-    left = [e for e in events if e.what == LEFT and e.subject not in (ATTENTION, GENERATE)]
-    for name, why in dict.fromkeys((event.subject, event.why) for event in left):
+    left = [e for e in events if e.outcome == SKIPPED and e.name not in (ATTENTION, GENERATE)]
+    for name, why in dict.fromkeys((event.name, event.reason) for event in left):
         parts.append(f"{name} left to Triton ({why})")
     return parts
 
 
-def _about_calls(subject: str, events: Sequence[Event]) -> str:
-    found = [event for event in events if event.subject == subject]
-    parts = ["served"] if any(event.what == SERVED for event in found) else []
-    reasons = sorted({event.why for event in found if event.what == LEFT})
+def _about_calls(name: str, events: Sequence[Event]) -> str:
+    found = [event for event in events if event.name == name]
+    parts = ["served"] if any(event.outcome == ROUTED for event in found) else []
+    reasons = sorted({event.reason for event in found if event.outcome == SKIPPED})
     if reasons:
         parts.append(f"left alone where {' and where '.join(reasons)}")
-    return f"{subject} {', '.join(parts)}" if parts else ""
+    return f"{name} {', '.join(parts)}" if parts else ""
 
 
 def _number(things: Sequence[object] | set[str], noun: str) -> str:

@@ -13,14 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from tritune.integrations.enabled import Enabled
-from tritune.tuning.autotune.run_log import GENERATE, LEFT, SERVED, Event, tell, tell_once
+from tritune.tuning.autotune.run_log import GENERATE, ROUTED, SKIPPED, Event, log, log_once
 
 #: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
 _DEFAULTS = ("sdpa", "eager")
 #: What is said of calls at the end of `tritune run`.
-_SERVED = Event(GENERATE, SERVED)
-_TRAINING = Event(GENERATE, LEFT, why="the model is in training mode")
-_WEIGHTS = Event(GENERATE, LEFT, why="attention weights are wanted")
+_SERVED = Event(GENERATE, ROUTED)
+_TRAINING = Event(GENERATE, SKIPPED, reason="the model is in training mode")
+_WEIGHTS = Event(GENERATE, SKIPPED, reason="attention weights are wanted")
 
 
 def serve_generate(utils: ModuleType) -> Callable[[], None]:
@@ -33,7 +33,7 @@ def serve_generate(utils: ModuleType) -> Callable[[], None]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         reason = _reason_against(self, kwargs)
         if reason is not None:
-            tell_once(reason)
+            log_once(reason)
             return original(self, *args, **kwargs)
         with running.enter(self):
             return original(self, *args, **kwargs)
@@ -87,9 +87,9 @@ def _reason_against(model: Any, kwargs: dict[str, Any]) -> Event | None:
 def _tell(enabled: Enabled) -> None:
     """Tell what a model that generates was served with, and why its attention was left."""
     if enabled.changed:
-        tell_once(_SERVED)
+        log_once(_SERVED)
     for reason in enabled.left.get("attention", {}):
-        tell(Event(GENERATE, LEFT, why=reason))
+        log(Event(GENERATE, SKIPPED, reason=reason))
 
 
 def _changed(model: Any) -> Enabled:
@@ -106,6 +106,6 @@ def _changed(model: Any) -> Enabled:
         return enabled
     except Exception as error:
         # The program did not ask for a change: it must not fail for it.
-        tell(Event(GENERATE, LEFT, why=f"tritune fails ({error})"))
+        log(Event(GENERATE, SKIPPED, reason=f"tritune fails ({error})"))
         warnings.warn(f"generate runs as without tritune: {error}", stacklevel=5)
         return Enabled()

@@ -12,15 +12,15 @@ import tritune.ops.attention  # noqa: F401  (defines the op)
 from tritune.integrations.covered import covers, differentiates
 from tritune.integrations.enabled import Enabled
 from tritune.ops.call.autocast import autocast, autocasts
-from tritune.tuning.autotune.run_log import ATTENTION, LEFT, SERVED, Event, tell_once
+from tritune.tuning.autotune.run_log import ATTENTION, ROUTED, SKIPPED, Event, log_once
 
 _attention: Any = torch.ops.tritune.attention.default
 _torch_sdpa = functional.scaled_dot_product_attention
 #: What is said of calls at the end of `tritune run`.
-_SERVED = Event(ATTENTION, SERVED)
-_DROPOUT = Event(ATTENTION, LEFT, why="there is dropout")
-_GRADIENTS = Event(ATTENTION, LEFT, why="gradients are needed")
-_UNKNOWN = Event(ATTENTION, LEFT, why="the kernels do not know its shapes, dtypes or mask")
+_SERVED = Event(ATTENTION, ROUTED)
+_DROPOUT = Event(ATTENTION, SKIPPED, reason="there is dropout")
+_GRADIENTS = Event(ATTENTION, SKIPPED, reason="gradients are needed")
+_UNKNOWN = Event(ATTENTION, SKIPPED, reason="the kernels do not know its shapes, dtypes or mask")
 
 
 def sdpa(
@@ -40,7 +40,7 @@ def sdpa(
     """
     serves = _serves(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if not torch.compiler.is_compiling():
-        tell_once(_SERVED if serves else _left((query, key, value, attn_mask), dropout_p))
+        log_once(_SERVED if serves else _left((query, key, value, attn_mask), dropout_p))
     if not serves:
         return _torch_sdpa(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,

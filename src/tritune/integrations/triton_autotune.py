@@ -102,10 +102,10 @@ def _adopt(autotuner: Any) -> Any:
 
 def _tell_left(autotuner: Any, error: Exception) -> None:
     with contextlib.suppress(Exception):
-        from tritune.tuning.autotune.run_log import LEFT, Event, tell
+        from tritune.tuning.autotune.run_log import SKIPPED, Event, log
 
         name = autotuner.base_fn.__qualname__
-        tell(Event(name, LEFT, why=f"{type(error).__name__}: {error}"))
+        log(Event(name, SKIPPED, reason=f"{type(error).__name__}: {error}"))
 
 
 class _AsTriton:

@@ -1,9 +1,14 @@
 """A module that a kernel uses by name, as `module.function`."""
 
+import threading
+
 import triton
 import triton.language as tl
 
 OFFSET = tl.constexpr(3)
+
+
+LOCK = threading.Lock()
 
 
 class Table:
@@ -31,3 +36,14 @@ def shifted(x):
 @triton.jit
 def with_table(x_ptr):
     tl.store(x_ptr, size(1))
+
+
+@triton.constexpr_function
+def locked_size(place):
+    with LOCK:
+        return TABLE.sizes[place]
+
+
+@triton.jit
+def with_lock(x_ptr):
+    tl.store(x_ptr, locked_size(1))

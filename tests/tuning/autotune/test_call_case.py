@@ -11,9 +11,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tritune.errors import TrituneError
 from tritune.space import Config
 from tritune.tuning.autotune.call_case import open_case
-from tritune.tuning.autotune.call_folder import CallToTune, Hooks, write_case
-from tritune.tuning.autotune.launches import Call, plan, stack_of
-from tritune.tuning.autotune.portable import PortableError
+from tritune.tuning.autotune.call_folder import Hooks, TunableCall, write_case
+from tritune.tuning.autotune.launches import CallArguments, decorated_kernel, launch_arguments
+from tritune.tuning.autotune.pickling import TransferError
 from tritune.tuning.measure.verify import verify
 
 SMALL, LARGE = Config.of(BLOCK=16), Config.of(BLOCK=64)
@@ -42,11 +42,12 @@ def copy_tile(source, target, BLOCK: tl.constexpr):
 
 
 def case_of(folder, kernel, args, kwargs=None, *, grid, configs=(SMALL, LARGE), **more):
-    listed = {config: config.as_kwargs() for config in configs} if configs else None
-    call = Call(tuple(args), kwargs or {}, grid)
+    kernel, arguments = decorated_kernel(kernel), CallArguments(tuple(args), kwargs or {}, grid)
+    launches = {each: launch_arguments(kernel, arguments, each.as_kwargs()) for each in configs}
     default = configs[0] if configs else SMALL
-    wanted = CallToTune(stack_of(kernel), call, torch.device("cpu"), default, listed, **more)
-    return write_case(str(folder), wanted).spec.open()
+    device = torch.device("cpu")
+    call = TunableCall(kernel, arguments, device, default, launches or None, **more)
+    return write_case(str(folder), call).spec.open()
 
 
 def blocks(n):
@@ -143,7 +144,7 @@ def test_heuristics_have_their_say_for_each_config(tmp_path):
 def test_of_too_many_configs_the_worker_works_out_the_grid_itself(tmp_path):
     x, y = torch.randn(100), torch.zeros(100)
     grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)  # noqa: E731
-    case = case_of(tmp_path, add_to, (x, y, 100), grid=grid, configs=None)
+    case = case_of(tmp_path, add_to, (x, y, 100), grid=grid, configs=())
     (launch,) = case.compile(Config.of(BLOCK=32, num_warps=2))
     assert launch.grid == (4,)
 
@@ -184,8 +185,8 @@ def test_a_reference_with_too_few_results_is_an_error(tmp_path):
 
 
 def test_only_triton_functions_can_be_sent():
-    with pytest.raises(PortableError, match=r"no triton\.jit function"):
-        stack_of(len)
+    with pytest.raises(TransferError, match=r"no triton\.jit function"):
+        decorated_kernel(len)
 
 
 def test_a_config_may_bring_a_number_that_the_compiler_does_not_see(tmp_path):
@@ -204,7 +205,8 @@ def test_the_grid_sees_the_arguments_as_triton_shows_them():
         seen.update(meta)
         return (1,)
 
-    plan(stack_of(add_to), Call((1, 2), {"n": 3}, grid), {"BLOCK": 16, "num_warps": 2})
+    arguments = CallArguments((1, 2), {"n": 3}, grid)
+    launch_arguments(decorated_kernel(add_to), arguments, {"BLOCK": 16, "num_warps": 2})
     assert seen == {"x_ptr": 1, "y_ptr": 2, "n": 3, "BLOCK": 16}
 
 
@@ -228,12 +230,8 @@ def copy_part(x, out, n, BLOCK: tl.constexpr):
 def test_what_the_default_config_may_do_others_may_too(tmp_path, kernel, out):
     count = 1 << 16
     configs = [Config.of(BLOCK=64), Config.of(BLOCK=128)]
-    call = Call(
-        (torch.rand(count), out, count), {}, lambda meta: (triton.cdiv(count, meta["BLOCK"]),)
-    )
-    launches = {config: config.as_kwargs() for config in configs}
-    work = CallToTune(stack_of(kernel), call, torch.device("cpu"), configs[0], launches)
-    case = write_case(str(tmp_path), work).spec.open()
+    args = (torch.rand(count), out, count)
+    case = case_of(tmp_path, kernel, args, grid=blocks(count), configs=configs)
     case.restore()
     sample = [each.clone() for each in case.run(configs[0])]
     assert [verify(case, config, None, sample) for config in configs] == [None, None]

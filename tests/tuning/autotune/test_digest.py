@@ -6,7 +6,7 @@ import triton.language as tl
 
 from tests.tuning.autotune import portable_module
 from tritune.tuning.autotune.decorator import autotune
-from tritune.tuning.autotune.portable import code_digest
+from tritune.tuning.autotune.digest import code_digest
 
 SCALE = tl.constexpr(2.5)
 WIDTH, FLAG, NAME, IGNORED = 8, True, "gelu", [1, 2]

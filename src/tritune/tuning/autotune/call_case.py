@@ -7,20 +7,21 @@ stay as it is.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime.jit import TensorWrapper
 
 from tritune.errors import TrituneError
 from tritune.space import Config
-from tritune.tuning.autotune.call_folder import Hooks
-from tritune.tuning.autotune.launches import Call, Planned, Stack, plan
-from tritune.tuning.autotune.portable import PortableError, Unpacker, code_digest
-from tritune.tuning.autotune.portable.tensors import GUARD_VALUE
+from tritune.tuning.autotune.call_folder import TunableCall, read_call, read_kernel
+from tritune.tuning.autotune.call_memory import GUARD_VALUE, CallMemory
+from tritune.tuning.autotune.launches import LaunchArguments, launch_arguments
 from tritune.tuning.case import Expected, Launch
 
 #: How far a result may be from the reference, relative to the largest element: some roundings of
@@ -31,7 +32,7 @@ _WRITES_FILE = "writes.json"
 
 def open_case(folder: str) -> CallCase:
     """Open the case that `call_folder.write_case` wrote."""
-    return CallCase(folder)
+    return CallCase(Path(folder))
 
 
 class CallCase:
@@ -40,32 +41,27 @@ class CallCase:
     # Nobody has promised that: a kernel may add up by atomics.
     repeatable = False
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self._reader = Unpacker(folder)
-        self._roots = self._reader.roots
-        self.device = torch.device(self._roots["device"])
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._memory = CallMemory(folder)
+        self._kernel = read_kernel(folder, self._memory)
+        #: The call with placeholders for its tensors: enough to compile.
+        self._outline = read_call(folder, self._kernel, self._memory.placeholder)
+        self.device = self._outline.device
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self._kernel = self._reader.value(self._roots["kernel"])
-        if code_digest(self._kernel) != self._roots["digest"]:
-            raise PortableError(
-                f"the copy of {self._kernel.__name__} is not the original: its source, or "
-                "something that it uses, is another here"
-            )
-        self._plans: dict[Config, Planned] = {}
+        self._launches = dict(self._outline.launches or {})
 
     def compile(self, config: Config) -> list[Launch]:
         """Compile for the arguments; their memory is read only if a hook might look at it."""
-        planned = self._plan(config)
-        hook = self._hooks.of_config.get(config)
-        args, kwargs = self._arguments if hook else self._placeholders
-        if hook:
-            hook(self._named(planned))
-        compiled = self._kernel.run(
-            *args, grid=planned.grid, warmup=True, **{**kwargs, **planned.kwargs}
-        )
-        return [Launch(compiled, planned.grid, self._scalars(planned))]
+        launch = self._launch_arguments(config)
+        call = self._outline
+        if config in call.hooks.of_config:
+            call = self._call
+            call.hooks.of_config[config](self._named(launch))
+        kwargs = {**call.arguments.kwargs, **launch.kwargs}
+        compiled = self._kernel.run(*call.arguments.args, grid=launch.grid, warmup=True, **kwargs)
+        return [Launch(compiled, launch.grid, self._scalars(launch))]
 
     def run(self, config: Config) -> list[torch.Tensor]:
         self._launch(config)
@@ -73,20 +69,18 @@ class CallCase:
 
     def restore(self) -> None:
         # What is made once is made here, for `run` may be under the eyes of a guard.
-        _ = self._arguments, self._outputs
-        self._reader.regions.restore(self._written)
+        _ = self._call, self._outputs
+        self._memory.restore(self._written)
 
     def read_only(self) -> list[torch.Tensor]:
-        """Arguments in memory that no config may change."""
-        regions = self._reader.regions
-        return [regions.tensor(view) for view in self._views if view["region"] not in self._written]
+        """Return the arguments in memory that no config may change."""
+        tensors = tensors_in(list(self._arguments.values()))
+        return [each for each in tensors if self._memory.region_of(each) not in self._written]
 
     def expected(self) -> Expected | None:
-        known = self._roots["expected"]
-        if known is None:
+        if self._call.expected is None:
             return None
-        reference = [self._reader.value(packed) for packed in known["values"]]
-        outputs = self._outputs
+        reference, outputs = self._reference, self._outputs
         guards = [torch.full_like(each, GUARD_VALUE) for each in outputs[len(reference) :]]
         pairs = zip(reference, outputs, strict=False)
         plain = [_at_the_limit(each, output.dtype) for each, output in pairs]
@@ -96,143 +90,141 @@ class CallCase:
         return {}
 
     def _launch(self, config: Config) -> None:
-        planned, hooks = self._plan(config), self._hooks
-        args, kwargs = self._arguments
-        hook = hooks.of_config.get(config)
-        if hook:
-            hook(self._named(planned))
-        if hooks.before:
-            hooks.before(self._named(planned))
-        self._kernel.run(*args, grid=planned.grid, warmup=False, **{**kwargs, **planned.kwargs})
-        if hooks.after:
-            hooks.after(self._named(planned), exception=None)
-
-    @functools.cached_property
-    def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        for name in self._roots["reset_to_zero"]:
-            for view in self._reader.views(self._packed_argument(name)):
-                self._reader.regions.begin_with_zeros(view)
-        return self._read_arguments(self._reader.value)
-
-    @functools.cached_property
-    def _placeholders(self) -> tuple[list[Any], dict[str, Any]]:
-        return self._read_arguments(self._reader.without_memory)
-
-    def _read_arguments(self, value: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        args = [value(packed) for packed in self._roots["args"]]
-        return args, {name: value(packed) for name, packed in self._roots["kwargs"].items()}
-
-    @functools.cached_property
-    def _listed(self) -> dict[Config, dict[str, Any]]:
-        return {Config.from_json(each["config"]): each for each in self._roots["configs"] or ()}
-
-    @functools.cached_property
-    def _hooks(self) -> Hooks:
-        value, roots = self._reader.value, self._roots
-        of_config = {
-            config: value(each["hook"])
-            for config, each in self._listed.items()
-            if each["hook"] is not None
-        }
-        return Hooks(value(roots["before"]), value(roots["after"]), of_config)
-
-    def _plan(self, config: Config) -> Planned:
-        planned = self._plans.get(config)
-        if planned is None:
-            planned = self._plans[config] = self._read_plan(config)
-        return planned
-
-    def _read_plan(self, config: Config) -> Planned:
-        value = self._reader.value
-        if self._roots["configs"] is None:
-            args, kwargs = self._arguments
-            call = Call(tuple(args), kwargs, value(self._roots["grid"]))
-            stack = Stack(self._kernel, tuple(value(self._roots["heuristics"])))
-            return plan(stack, call, config.as_kwargs())
-        listed = self._listed[config]
-        kwargs = {name: value(packed) for name, packed in listed["kwargs"].items()}
-        return Planned(kwargs, tuple(listed["grid"]))
-
-    def _named(self, planned: Planned) -> dict[str, Any]:
-        """Return the arguments by name, as Triton gives them to hooks."""
-        args, kwargs = self._arguments
-        named = Call(tuple(args), kwargs, planned.grid).named(self._kernel.arg_names)
-        return {**named, **planned.kwargs}
-
-    def _scalars(self, planned: Planned) -> tuple[int | float | bool | str, ...]:
-        """Return the numbers that a config passes to the launch without changing the code."""
-        numbers = {param.name for param in self._kernel.params if not param.is_constexpr}
-        return tuple(
-            value if isinstance(value, (int, float, str)) else repr(value)
-            for name, value in sorted(planned.kwargs.items())
-            if name in numbers
+        launch, arguments, hooks = (
+            self._launch_arguments(config),
+            self._call.arguments,
+            self._call.hooks,
         )
+        if config in hooks.of_config:
+            hooks.of_config[config](self._named(launch))
+        if hooks.before:
+            hooks.before(self._named(launch))
+        kwargs = {**arguments.kwargs, **launch.kwargs}
+        self._kernel.run(*arguments.args, grid=launch.grid, warmup=False, **kwargs)
+        if hooks.after:
+            hooks.after(self._named(launch), exception=None)
 
-    def _packed_argument(self, name: str) -> Any:
-        if name in self._roots["kwargs"]:
-            return self._roots["kwargs"][name]
-        if name not in self._kernel.arg_names:
+    @functools.cached_property
+    def _call(self) -> TunableCall:
+        """The call with its tensors in this process's memory."""
+        call = read_call(self._folder, self._kernel, self._memory.tensor)
+        named = call.arguments.named(self._kernel.arg_names)
+        for name in call.reset_to_zero:
+            for tensor in tensors_in(self._argument(named, name)):
+                self._memory.begin_with_zeros(tensor)
+        return call
+
+    @functools.cached_property
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of the call by name."""
+        return self._call.arguments.named(self._kernel.arg_names)
+
+    def _named(self, launch: LaunchArguments) -> dict[str, Any]:
+        """Return all arguments by name, as Triton gives them to hooks."""
+        return {**self._arguments, **launch.kwargs}
+
+    def _argument(self, named: dict[str, Any], name: str) -> Any:
+        if name not in named and name not in self._kernel.arg_names:
             raise TrituneError(
                 f"{self._kernel.__name__} has no argument {name}: reset_to_zero and the reference "
                 f"can name {', '.join(self._kernel.arg_names)}"
             )
-        place, args = self._kernel.arg_names.index(name), self._roots["args"]
-        return args[place] if place < len(args) else None
+        return named.get(name)
 
-    def _views_named(self, names: list[str]) -> list[dict[str, Any]]:
-        return self._reader.views([self._packed_argument(name) for name in names])
+    def _launch_arguments(self, config: Config) -> LaunchArguments:
+        if config not in self._launches:
+            call = self._call
+            if call.launches is not None:
+                raise TrituneError(f"{config} is none of the configs of {self._kernel.__name__}")
+            self._launches[config] = launch_arguments(
+                call.kernel, call.arguments, config.as_kwargs()
+            )
+        return self._launches[config]
+
+    def _scalars(self, launch: LaunchArguments) -> tuple[int | float | bool | str, ...]:
+        """Return the numbers that a config passes to the launch without changing the code."""
+        numbers = {param.name for param in self._kernel.params if not param.is_constexpr}
+        return tuple(
+            value if isinstance(value, (int, float, str)) else repr(value)
+            for name, value in sorted(launch.kwargs.items())
+            if name in numbers
+        )
 
     @functools.cached_property
-    def _views(self) -> list[dict[str, Any]]:
-        return self._reader.views([self._roots["args"], *self._roots["kwargs"].values()])
+    def _reference(self) -> list[torch.Tensor]:
+        """Return what arguments should hold afterwards, as far as somebody has said so."""
+        expected = self._call.expected or ()
+        return list(expected.values() if isinstance(expected, Mapping) else expected)
+
+    def _tensors_named(self, names: Sequence[str]) -> list[torch.Tensor]:
+        return tensors_in([self._argument(self._arguments, name) for name in names])
 
     @functools.cached_property
     def _outputs(self) -> list[torch.Tensor]:
         """Return what is compared after a run: what was written, and the guards around it."""
-        regions, known = self._reader.regions, self._roots["expected"]
-        views = [view for view in self._views if view["region"] in self._written]
-        if known is not None and known["names"] is not None:
-            views = self._views_named(known["names"])
-        if known is not None and len(views) != len(known["values"]):
+        expected = self._call.expected
+        if isinstance(expected, Mapping):
+            tensors = self._tensors_named(list(expected))
+        else:
+            everything = tensors_in(list(self._arguments.values()))
+            tensors = [t for t in everything if self._memory.region_of(t) in self._written]
+        if expected is not None and len(tensors) != len(self._reference):
             raise TrituneError(
-                f"the reference of {self._kernel.__name__} returns {len(known['values'])} tensors "
-                f"for {len(views)} that it writes: return a dict from argument names to tensors"
+                f"the reference of {self._kernel.__name__} returns {len(self._reference)} tensors "
+                f"for {len(tensors)} that it writes: return a dict from argument names to tensors"
             )
-        guarded = sorted({view["region"] for view in views})
-        return [*(regions.tensor(view) for view in views), *regions.guards(guarded)]
+        guarded = sorted({self._memory.region_of(tensor) for tensor in tensors})
+        return [*tensors, *self._memory.guards(guarded)]
 
     @functools.cached_property
     def _written(self) -> frozenset[int]:
         """Return the memory that the kernel changes; the folder keeps it for later processes."""
         path = self._folder / _WRITES_FILE
-        known = json.loads(path.read_text()) if path.exists() else {}
-        if "regions" not in known:
-            known["regions"] = sorted(self._changed_by_some(path, known.get("tried", 0)))
-            path.write_text(json.dumps(known))
-        return frozenset(known["regions"])
+        found = json.loads(path.read_text()) if path.exists() else {}
+        if "regions" not in found:
+            found["regions"] = sorted(self._changed_by_some(path, found.get("tried", 0)))
+            path.write_text(json.dumps(found))
+        return frozenset(found["regions"])
 
     def _changed_by_some(self, path: Path, tried: int) -> set[int]:
         """Return what the first config that runs changes; everything if none runs."""
-        regions, known = self._reader.regions, self._roots["expected"] or {}
-        declared = self._views_named([*self._roots["reset_to_zero"], *(known.get("names") or ())])
+        memory, expected = self._memory, self._call.expected
+        declared = self._tensors_named(
+            [*self._call.reset_to_zero, *(expected if isinstance(expected, Mapping) else ())]
+        )
         for number, config in enumerate(self._candidates()):
             if number < tried:
                 continue  # it ended the process that tried it
             path.write_text(json.dumps({"tried": number + 1}))
             try:
                 self._launch(config)
-                changed = regions.changed()
+                changed = memory.changed()
             except Exception:
                 continue  # its own trial will tell why
             finally:
-                regions.restore(regions.numbers)
-            return changed | {view["region"] for view in declared}
-        return set(regions.numbers)
+                memory.restore(memory.regions)
+            return changed | set(map(memory.region_of, declared))
+        return set(memory.regions)
 
     def _candidates(self) -> Iterator[Config]:
-        default = Config.from_json(self._roots["default"])
+        default = self._outline.default
         yield default
-        yield from (config for config in self._listed if config != default)
+        yield from (config for config in self._outline.launches or () if config != default)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in an argument of a kernel, such as that of a descriptor."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, TensorWrapper):
+        return tensors_in(value.base)
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif dataclasses.is_dataclass(value):
+        value = list(vars(value).values())
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for each in value for tensor in tensors_in(each)]
 
 
 def _at_the_limit(reference: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,18 +1,29 @@
-"""The folder in which a call travels: kernel, arguments, and what each config makes of them."""
+"""The folder in which a call is sent to workers: kernel, arguments, and the launch of each config.
+
+Its files are pickles, so reading them runs code. They are trusted because this user's own
+processes have written them.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tritune.space import Config
-from tritune.tuning.autotune.launches import Call, Stack, plan
-from tritune.tuning.autotune.portable import Packer, PortableError, code_digest
+from tritune.tuning.autotune.call_memory import CallMemory, TensorFiles
+from tritune.tuning.autotune.digest import code_digest
+from tritune.tuning.autotune.launches import CallArguments, DecoratedKernel, LaunchArguments
+from tritune.tuning.autotune.pickling import TransferError, dumps, loads
 from tritune.tuning.case import CaseSpec
+
+KERNEL_FILE, CALL_FILE = "kernel.pickle", "call.pickle"
+#: Stands for the kernel where the call refers to it.
+_KERNEL = "kernel"
 
 
 @dataclass(frozen=True)
@@ -25,16 +36,15 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class CallToTune:
+class TunableCall:
     """Everything about a call that its workers have to know."""
 
-    stack: Stack
-    call: Call
+    kernel: DecoratedKernel
+    arguments: CallArguments
     device: torch.device
     default: Config
-    #: The keyword arguments that each config stands for; None where there are too many to list,
-    #: and they stand for themselves.
-    configs: Mapping[Config, Mapping[str, Any]] | None
+    #: The launch of each config; None where there are too many to list, and workers derive them.
+    launches: Mapping[Config, LaunchArguments] | None
     hooks: Hooks = field(default_factory=Hooks)
     #: Arguments that hold zeros before every run.
     reset_to_zero: Sequence[str] = ()
@@ -44,88 +54,92 @@ class CallToTune:
 
 @dataclass(frozen=True)
 class WrittenCase:
+    """A call in a folder, as the tuner takes it."""
+
     spec: CaseSpec
     #: What the arguments need of a worker's memory.
     nbytes: int
 
 
-def write_case(folder: str, wanted: CallToTune) -> WrittenCase:
-    """Write a call to a folder; PortableError where something of it cannot be sent."""
-    packer = Packer()
-    stack, call, hooks = wanted.stack, wanted.call, wanted.hooks
-    names = stack.kernel.arg_names
-    roots: dict[str, Any] = {
-        "kernel": packer.value(stack.kernel, f"the kernel {stack.kernel.__name__}"),
-        "digest": code_digest(stack.kernel),
-        "args": [
-            packer.value(value, f"argument {name}")
-            for name, value in zip(names, call.args, strict=False)
-        ],
-        "kwargs": _named(packer, call.kwargs, "argument {}"),
-        "device": str(wanted.device),
-        "default": wanted.default.to_json(),
-        "before": packer.value(hooks.before, "pre_hook"),
-        "after": packer.value(hooks.after, "post_hook"),
-        "reset_to_zero": list(wanted.reset_to_zero),
-        "expected": _expected(packer, wanted),
-    }
-    if wanted.configs is not None:
-        roots["configs"] = [
-            _planned(packer, wanted, point, kwargs) for point, kwargs in wanted.configs.items()
-        ]
-    else:
-        roots["configs"] = None
-        roots["grid"] = packer.value(call.grid, "grid")
-        roots["heuristics"] = packer.value(list(stack.heuristics), "a heuristic")
-    nbytes = packer.tensors.nbytes
-    _check_size(nbytes, wanted.device)
-    packer.write(folder, roots)
-    return case_in(folder, nbytes)
+def write_case(folder: str, call: TunableCall) -> WrittenCase:
+    """Write a call to a folder; TransferError where something of it cannot be sent."""
+    tensors, function = TensorFiles(), call.kernel.function
+
+    def tensor_id(value: Any) -> int | None:
+        return tensors.add(value) if isinstance(value, torch.Tensor) else None
+
+    def persistent_id(value: Any) -> int | str | None:
+        return _KERNEL if value is function else tensor_id(value)
+
+    if call.launches is not None:
+        # Heuristics and the grid are the program's own affair, and need not be sent.
+        arguments = replace(call.arguments, grid=())
+        call = replace(call, kernel=DecoratedKernel(function), arguments=arguments)
+    identified = (function, code_digest(function))
+    kernel = dumps(identified, {f"the kernel {function.__name__}": function}, tensor_id)
+    rest = dumps(call, _described(call), persistent_id)
+    _check_size(tensors.nbytes, call.device)
+    path = Path(folder)
+    (path / KERNEL_FILE).write_bytes(kernel)
+    (path / CALL_FILE).write_bytes(rest)
+    tensors.write(path)
+    return case_in(folder, tensors.nbytes)
 
 
 def case_in(folder: str, nbytes: int) -> WrittenCase:
-    """Return the case in a folder, and how much memory its arguments need."""
-    return WrittenCase(
-        CaseSpec("tritune.tuning.autotune.call_case:open_case", {"folder": folder}), nbytes
-    )
+    """Return the case in a folder, whose arguments need so much memory."""
+    spec = CaseSpec("tritune.tuning.autotune.call_case:open_case", {"folder": folder})
+    return WrittenCase(spec, nbytes)
 
 
-def _named(packer: Packer, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {name: packer.value(value, where.format(name)) for name, value in values.items()}
+def read_kernel(folder: Path, memory: CallMemory) -> Any:
+    """Return the kernel in a folder; TransferError where it is not what was written."""
+    kernel, digest = loads((folder / KERNEL_FILE).read_bytes(), memory.tensor)
+    if code_digest(kernel) != digest:
+        raise TransferError(
+            f"the copy of {kernel.__name__} is not the original: its source, or something that it "
+            "uses, is another here"
+        )
+    return kernel
 
 
-def _planned(
-    packer: Packer, wanted: CallToTune, point: Config, kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    planned = plan(wanted.stack, wanted.call, kwargs)
+def read_call(folder: Path, kernel: Any, tensor: Callable[[int], Any]) -> TunableCall:
+    """Return the call in a folder, with `tensor(number)` in the place of its tensors."""
+
+    def load(reference: Any) -> Any:
+        return kernel if reference == _KERNEL else tensor(reference)
+
+    call: TunableCall = loads((folder / CALL_FILE).read_bytes(), load)
+    return call
+
+
+def _described(call: TunableCall) -> dict[str, Any]:
+    """Return what is sent of a call, under names for an error message."""
+    named = call.arguments.named(call.kernel.function.arg_names)
+    launches = (call.launches or {}).values()
     return {
-        "config": point.to_json(),
-        "kwargs": _named(packer, planned.kwargs, "{} of a config"),
-        "grid": planned.grid,
-        "hook": packer.value(wanted.hooks.of_config.get(point), "the pre_hook of a config"),
-    }
-
-
-def _expected(packer: Packer, wanted: CallToTune) -> dict[str, Any] | None:
-    expected = wanted.expected
-    if expected is None:
-        return None
-    named = isinstance(expected, Mapping)
-    values = list(expected.values()) if isinstance(expected, Mapping) else list(expected)
-    return {
-        "names": list(expected) if named else None,
-        "values": [packer.value(value, "what the reference returns") for value in values],
+        **{f"argument {name}": value for name, value in named.items()},
+        "grid": call.arguments.grid,
+        "a heuristic": call.kernel.heuristics,
+        "pre_hook": call.hooks.before,
+        "post_hook": call.hooks.after,
+        "the pre_hook of a config": list(call.hooks.of_config.values()),
+        "a value of a config": [launch.kwargs for launch in launches],
+        "what the reference returns": call.expected,
     }
 
 
 def _check_size(nbytes: int, device: torch.device) -> None:
-    """Raise an error unless the arguments fit three times: in files, in a worker, and to restore.
-    """
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Raise TransferError unless the arguments fit thrice: in files, in a worker, to restore."""
+    free = free_bytes(device)
     if 3 * nbytes > free:
-        raise PortableError(
+        raise TransferError(
             f"its arguments are {nbytes / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
         )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how much memory of a device nobody uses."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Autotuner as TritonAutotuner
 from tritune.errors import TrituneError
 from tritune.space import Space
 from tritune.store.records import Task
-from tritune.tuning.autotune.call_facts import Problem
+from tritune.tuning.autotune.call_problem import ProblemSpec
 from tritune.tuning.autotune.tuned_kernel import Reference, TunedKernel
 
 
@@ -33,7 +33,7 @@ def autotune(
     *,
     space: Space | None = None,
     reference: Reference | None = None,
-    problem: Problem | None = None,
+    problem: ProblemSpec | None = None,
 ) -> Callable[[Any], Autotuner]:
     """Tune a Triton kernel when it first meets a problem; `triton.autotune` with a memory.
 
@@ -91,7 +91,7 @@ class Autotuner(TritonAutotuner):
         *args: Any,
         space: Space | None = None,
         reference: Reference | None = None,
-        problem: Problem | None = None,
+        problem: ProblemSpec | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(fn, arg_names, configs, *args, **kwargs)

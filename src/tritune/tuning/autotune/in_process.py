@@ -6,9 +6,7 @@ program with it. Configs run on copies of the arguments' memory where there is r
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import os
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,12 @@ from typing import Any
 import torch
 
 from tritune.policy.sources import warn_once
+from tritune.tuning.autotune.call_case import tensors_in
+from tritune.tuning.autotune.call_folder import free_bytes
+from tritune.tuning.autotune.call_problem import device_of
 from tritune.tuning.measure.disturbance import disturbed, run_delay, waited_ms
+from tritune.tuning.measure.race import Race
+from tritune.tuning.measure.statistics import Round, median
 from tritune.tuning.workers.device_lock import device_lock
 
 #: How often a measurement is made that other processes disturb.
@@ -28,13 +31,13 @@ _FINALISTS, _FINAL_ROUNDS = 4, 6
 
 @dataclass(frozen=True)
 class Times:
-    """The milliseconds of each config: once, and in the rounds of a final if it got there.
+    """The rounds of a first race among all configs, and of a final among the best and the default.
 
-    Those that fail have neither.
+    Configs that fail are missing.
     """
 
-    once: Mapping[Any, float]
-    final: Mapping[Any, Sequence[float]]
+    first: Mapping[Any, Sequence[Round]]
+    final: Mapping[Any, Sequence[Round]]
 
 
 class BusyError(Exception):
@@ -48,60 +51,43 @@ def race_in_process(
 
     BusyError where the machine is too busy to tell.
     """
-    tensors = [_tensor_of(value) for value in (*args, *kwargs.values())]
-    device = next((each.device for each in tensors if each is not None), torch.device("cpu"))
-
-    def say(holder: int | None) -> None:
-        name = owner.base_fn.__qualname__
-        warn_once(f"{name} waits for process {holder}, which measures on this device")
-
-    with device_lock(device, waiting=say):
-        return _race(owner, configs, args, kwargs, _undisturbed if device.type == "cpu" else _once)
-
-
-def _race(
-    owner: Any,
-    configs: Sequence[Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    measured: Callable[[Callable[[], Any]], Any],
-) -> Times:
-    copies = Copies([*args, *kwargs.values()])
-    args = tuple(copies.of(each) for each in args)
-    kwargs = {name: copies.of(each) for name, each in kwargs.items()}
+    names = [*owner.arg_names[: len(args)], *kwargs]
+    named = dict(zip(names, _copied([*args, *kwargs.values()]), strict=True))
+    device = device_of(named)
+    args = tuple(named.pop(name) for name in names[: len(args)])
     owner.nargs = dict(zip(owner.arg_names, args, strict=False))
     errors: list[Exception] = []
 
-    def time_ms(config: Any) -> float:
+    def bench(config: Any) -> Any:
+        return owner._bench(*args, config=config, **named)
+
+    def times_ms(config: Any) -> Round | None:
         try:
-            found = measured(lambda: owner._bench(*args, config=config, **kwargs))
+            found = _undisturbed(lambda: bench(config)) if device.type == "cpu" else bench(config)
         except BusyError:
             raise
         except Exception as error:
             errors.append(error)
-            return math.inf
-        return float(found[0] if isinstance(found, (list, tuple)) else found)
+            return None
+        ms = float(found[0] if isinstance(found, (list, tuple)) else found)
+        return (ms,) if ms < float("inf") else None  # so Triton tells of some failures
 
-    once = {config: time_ms(config) for config in configs}
-    ranked = sorted((each for each in once if once[each] < math.inf), key=once.__getitem__)
-    if not ranked and errors:
-        raise errors[0]
-    finalists = ranked[:_FINALISTS]
-    if configs[0] in ranked[_FINALISTS:]:
-        finalists.append(configs[0])
-    final: dict[Any, list[float]] = {config: [] for config in finalists}
-    for _ in range(_FINAL_ROUNDS):
-        for config in list(final):
-            ms = time_ms(config)
-            if ms < math.inf:
-                final[config].append(ms)
-            else:
-                del final[config]
-    return Times({each: ms for each, ms in once.items() if ms < math.inf}, final)
+    def waiting(holder: int | None) -> None:
+        name = owner.base_fn.__qualname__
+        warn_once(f"{name} waits for process {holder}, which measures on this device")
 
-
-def _once(measure: Callable[[], Any]) -> Any:
-    return measure()
+    with device_lock(device, waiting=waiting):
+        first = Race(configs)
+        first.hold(times_ms)
+        ranked = sorted(first.rounds, key=lambda config: median(first.rounds[config]))
+        if not ranked and errors:
+            raise errors[0]
+        default = [configs[0]] if configs[0] in first.rounds else []
+        finalists = [*ranked[:_FINALISTS], *default]
+        final = Race(finalists, keep=finalists)
+        for _ in range(_FINAL_ROUNDS):
+            final.hold(times_ms)
+    return Times(first.rounds, final.rounds)
 
 
 def _undisturbed(measure: Callable[[], Any]) -> Any:
@@ -115,55 +101,23 @@ def _undisturbed(measure: Callable[[], Any]) -> Any:
     raise BusyError
 
 
-class Copies:
-    """Copies of tensors that share memory where the originals do; the originals themselves, where
-    there is no room.
+def _copied(values: list[Any]) -> list[Any]:
+    """Return copies of the tensors and descriptors among the values, which share memory where the
+    originals do; the originals, where there is no room.
     """
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
-            for tensor in map(_tensor_of, values)
-            if tensor is not None
-        }
-        self._copies: dict[int, torch.UntypedStorage] = {}
-        if 2 * sum(each.nbytes() for each in storages.values()) < _free_bytes(storages.values()):
-            self._copies = {at: _copied(each) for at, each in storages.items()}
-
-    def of(self, value: Any) -> Any:
-        """Return the value with its memory replaced."""
-        tensor = _tensor_of(value)
-        if tensor is None:
-            return value
-        storage = self._copies.get(tensor.untyped_storage().data_ptr())
-        if storage is None:
-            return value
-        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        if isinstance(value, torch.Tensor):
-            return copy
-        return dataclasses.replace(value, base=copy)
+    tensors = tensors_in(values)
+    storages = {each.untyped_storage().data_ptr(): each for each in tensors if _is_plain(each)}
+    nbytes = sum(each.untyped_storage().nbytes() for each in storages.values())
+    free = min((free_bytes(each.device) for each in storages.values()), default=0)
+    if 2 * nbytes >= free:
+        return values
+    memo: dict[Any, Any] = {}
+    for tensor in tensors:
+        copied = copy.deepcopy(tensor.detach(), memo) if _is_plain(tensor) else tensor
+        memo[id(tensor)] = copied
+    return [copy.deepcopy(each, memo) if tensors_in(each) else each for each in values]
 
 
-def _tensor_of(value: Any) -> torch.Tensor | None:
-    """Return the tensor itself, or that of a tensor descriptor."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = getattr(value, "base", None)
-    plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value if plain and type(value) in (torch.Tensor, torch.nn.Parameter) else None
-
-
-def _copied(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    copy: torch.UntypedStorage = storage.clone()  # type: ignore[no-untyped-call]
-    return copy
-
-
-def _free_bytes(storages: Any) -> int:
-    devices = {each.device for each in storages}
-    free = [
-        torch.cuda.mem_get_info(device)[0]
-        if device.type == "cuda"
-        else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        for device in devices
-    ]
-    return min(free, default=0)
+def _is_plain(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return plain and tensor.layout is torch.strided

@@ -1,4 +1,4 @@
-"""The launch that a call comes to with a config: arguments and grid, after heuristics."""
+"""The arguments and the grid of the launch that a call makes with a config."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritune.tuning.autotune.portable import PortableError
+from triton.runtime.autotuner import Heuristics
+from triton.runtime.jit import JITFunction
+
+from tritune.tuning.autotune.pickling import TransferError
 
 #: The names of a function's arguments, and what works out some of them from all of them.
 Heuristic = tuple[Sequence[str], Mapping[str, Callable[[dict[str, Any]], Any]]]
 
 
 @dataclass(frozen=True)
-class Stack:
+class DecoratedKernel:
     """A `triton.jit` function and the `triton.heuristics` around it, the outermost first."""
 
-    kernel: Any
+    function: Any
     heuristics: tuple[Heuristic, ...] = ()
 
 
 @dataclass(frozen=True)
-class Call:
+class CallArguments:
     """The arguments of a call, without a config."""
 
     args: tuple[Any, ...]
@@ -35,51 +38,47 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Planned:
+class LaunchArguments:
     """The arguments that a config adds to a call or replaces in it, and the grid."""
 
     kwargs: Mapping[str, Any]
     grid: tuple[int, ...]
 
 
-def stack_of(function: Any) -> Stack:
-    """Take the decorators off a function; only Triton's own are understood."""
-    from triton.runtime.autotuner import Heuristics
-    from triton.runtime.jit import JITFunction
-
+def decorated_kernel(function: Any) -> DecoratedKernel:
+    """Take the decorators off a function; TransferError where one of them is not Triton's."""
     heuristics = []
     while isinstance(function, Heuristics):
         heuristics.append((function.arg_names, function.values))
         function = function.fn
     if not isinstance(function, JITFunction):
-        raise PortableError(f"it is no triton.jit function but a {type(function).__qualname__}")
-    return Stack(function, tuple(heuristics))
+        raise TransferError(f"it is no triton.jit function but a {type(function).__qualname__}")
+    return DecoratedKernel(function, tuple(heuristics))
 
 
-def innermost(function: Any) -> Any:
+def jit_function(function: Any) -> Any:
     """Return the `triton.jit` function inside, whatever is around it."""
-    from triton.runtime.jit import JITFunction
-
     inner = function
     while not isinstance(inner, JITFunction):
         if not hasattr(inner, "fn"):
-            raise PortableError(f"there is no triton.jit function in {function!r}")
+            raise TransferError(f"there is no triton.jit function in {function!r}")
         inner = inner.fn
     return inner
 
 
-def plan(stack: Stack, call: Call, config: Mapping[str, Any]) -> Planned:
+def launch_arguments(
+    kernel: DecoratedKernel, call: CallArguments, config: Mapping[str, Any]
+) -> LaunchArguments:
     """Return what a config makes of a call."""
     kwargs = {**call.kwargs, **config}
-    for names, values in stack.heuristics:
+    for names, values in kernel.heuristics:
         for name, value_of in values.items():
             kwargs[name] = value_of({**dict(zip(names, call.args, strict=False)), **kwargs})
     grid = call.grid
     if callable(grid):
-        names = stack.kernel.arg_names
-        bound = stack.kernel.signature.bind(
-            *call.args, **{name: value for name, value in kwargs.items() if name in names}
-        )
+        function = kernel.function
+        own = {name: value for name, value in kwargs.items() if name in function.arg_names}
+        bound = function.signature.bind(*call.args, **own)
         bound.apply_defaults()
         grid = grid(dict(bound.arguments))
     given = call.kwargs
@@ -88,4 +87,4 @@ def plan(stack: Stack, call: Call, config: Mapping[str, Any]) -> Planned:
         for name, value in kwargs.items()
         if name not in given or given[name] is not value
     }
-    return Planned(changed, tuple(int(size) for size in grid))
+    return LaunchArguments(changed, tuple(int(size) for size in grid))

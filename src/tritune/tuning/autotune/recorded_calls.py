@@ -1,8 +1,11 @@
-"""Calls written down to be tuned later, elsewhere: a file for each, beside the store.
+"""Calls that were recorded to be tuned later, elsewhere: a file for each, beside the store.
 
-A file holds the kernel, what each config makes of the call, and of the arguments what matters:
-whole numbers, which may say where to read, as they are; floating-point numbers by their shape,
-mean and spread, for a recorded model must not fill the disk.
+A file holds the kernel, the launch of each config, and of the arguments what matters: integers,
+which may say where to read, as they are; floating-point numbers by their shape, mean and standard
+deviation, for a recorded model must not fill the disk.
+
+Recorded calls are trusted like code, because reading one runs code. So a file that another user
+could have written is not read.
 """
 
 from __future__ import annotations
@@ -24,28 +27,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tritune.kernels.kernel import Problem
+from tritune.policy.sources import warn_once
 from tritune.space import Config
 from tritune.space.listed import Listed
 from tritune.store import Store
 from tritune.store.location import default_path
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
-from tritune.tuning.autotune.call_folder import CallToTune, WrittenCase, case_in, write_case
-from tritune.tuning.autotune.portable import PortableError
-from tritune.tuning.autotune.portable.packer import FILE
-from tritune.tuning.autotune.tune_call import Question, job_of, kernel_with_digest, settings_for
+from tritune.tuning.autotune.call_folder import TunableCall, WrittenCase, case_in, write_case
+from tritune.tuning.autotune.call_memory import memory_table, region_file
+from tritune.tuning.autotune.pickling import TransferError
+from tritune.tuning.autotune.triton_configs import Candidates
+from tritune.tuning.autotune.tune_call import CallTask, job_of, kernel_of, settings_for
 
 if TYPE_CHECKING:
     from tritune.tuning.tuner import Outcome, Progress, Settings
 
 _SUFFIX = ".call"
-_ABOUT = "about.json"
-#: The memory of whole numbers that one file may hold.
+#: The member that says what the others are; its "format" changes when older files cannot be read.
+_METADATA = "about.json"
+_FORMAT = 2
+#: The integers that one file may hold.
 _MOST_BYTES = 1 << 28
 
 
 class CallProblem(Problem):
-    """The facts about a call that its `key` names."""
+    """The fields of a recorded problem."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         vars(self).update(fields)
@@ -59,42 +66,39 @@ class RecordedCall:
     """A call in a file."""
 
     path: Path
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        return str(self.about["kernel"])
+        return str(self.metadata["kernel"])
 
     @property
     def problem(self) -> CallProblem:
-        return CallProblem(self.about["fields"])
+        return CallProblem(self.metadata["fields"])
 
     @property
     def device(self) -> torch.device:
-        return torch.device(self.about["device"])
+        return torch.device(self.metadata["device"])
 
-    def question(self) -> Question:
-        """Return what has to be decided."""
-        about = self.about
-        return Question(
-            kernel_with_digest(about["kernel"], about["digest"]),
-            about["fields"],
-            self.device,
-            Listed([Config.from_json(each) for each in about["configs"]]),
-            Config.from_json(about["default"]),
-        )
+    @property
+    def call_task(self) -> CallTask:
+        data = self.metadata
+        configs = [Config.from_json(each) for each in data["configs"]]
+        candidates = Candidates(Listed(configs), Config.from_json(data["default"]), {})
+        kernel = kernel_of(data["kernel"], data["digest"])
+        return CallTask(kernel, data["fields"], self.device, candidates)
 
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[WrittenCase]:
         """Unpack the call to a folder, which is there for as long as the block."""
         with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
-            with zipfile.ZipFile(self.path) as archive:
+            with _opened(self.path) as archive:
                 archive.extractall(folder)
-            document = json.loads((Path(folder) / FILE).read_text())
-            for number, sketch in enumerate(self.about["regions"]):
-                if sketch is not None:
-                    _made_up(sketch).numpy().tofile(Path(folder) / f"region{number}")
-            yield case_in(folder, sum(each["nbytes"] for each in document["regions"]))
+            for number, statistics in enumerate(self.metadata["regions"]):
+                if statistics is not None:
+                    _random_like(statistics).numpy().tofile(region_file(Path(folder), number))
+            regions = memory_table(Path(folder))["regions"]
+            yield case_in(folder, sum(each["nbytes"] for each in regions))
 
 
 def folder_of(store: Store) -> Path:
@@ -106,41 +110,44 @@ def folder_of(store: Store) -> Path:
     return default_path().with_name(f"{name}.calls")
 
 
-def record_call(question: Question, wanted: CallToTune, store: Store) -> None:
-    """Write a call down, once; PortableError where something of it cannot be sent."""
-    if wanted.configs is None:
-        raise PortableError(f"its space has {question.points.size()} configs, too many to list")
-    device = detect(question.device)
+def record_call(task: CallTask, call: TunableCall, store: Store) -> None:
+    """Write a call to a file, once; TransferError where something of it cannot be sent."""
+    points, default = task.candidates.points, task.candidates.default
+    if call.launches is None:
+        raise TransferError(f"its space has {points.size()} configs, too many to list")
+    device = detect(task.device)
     store.add_device(device)
-    problem = problem_text(question.fields)
-    store.record_problem(question.kernel.name, problem, device.fingerprint)
-    digest = question.kernel.functions[0].cache_key
-    key = hashlib.sha256("\0".join([digest, problem, question.device.type]).encode()).hexdigest()
-    name = re.sub(r"[^\w.]+", "_", question.kernel.name)[-80:]
+    problem = problem_text(task.fields)
+    store.record_problem(task.kernel.name, problem, device.fingerprint)
+    digest = task.kernel.functions[0].cache_key
+    key = hashlib.sha256("\0".join([digest, problem, task.device.type]).encode()).hexdigest()
+    name = re.sub(r"[^\w.]+", "_", task.kernel.name)[-80:]
     path = folder_of(store) / f"{name}-{key[:16]}{_SUFFIX}"
-    if path.exists():
+    if _is_current(path):
         return
     with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
-        write_case(folder, wanted)
-        document = json.loads((Path(folder) / FILE).read_text())
-        about = {
+        write_case(folder, call)
+        metadata = {
+            "format": _FORMAT,
             "python": list(sys.version_info[:2]),
-            "kernel": question.kernel.name,
+            "kernel": task.kernel.name,
             "digest": digest,
-            "fields": question.fields,
-            "device": str(question.device),
-            "configs": [config.to_json() for config in question.points.configs()],
-            "default": question.default.to_json(),
-            "regions": _sketches(folder, document),
+            "fields": task.fields,
+            "device": str(task.device),
+            "configs": [config.to_json() for config in points.configs()],
+            "default": default.to_json(),
+            "regions": _statistics_of_regions(Path(folder)),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for number, statistics in enumerate(metadata["regions"]):
+            if statistics is not None:
+                region_file(Path(folder), number).unlink()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.touch(mode=0o600)
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            archive.writestr(_ABOUT, json.dumps(about))
-            archive.write(Path(folder) / FILE, FILE)
-            for number, sketch in enumerate(about["regions"]):
-                if sketch is None:
-                    archive.write(Path(folder) / f"region{number}", f"region{number}")
+            archive.writestr(_METADATA, json.dumps(metadata))
+            for file in sorted(Path(folder).iterdir()):
+                archive.write(file, file.name)
         os.replace(part, path)
 
 
@@ -148,11 +155,18 @@ def recorded_calls(store: Store) -> list[RecordedCall]:
     """Return the recorded calls, without those of another Python's programs."""
     found = []
     for path in sorted(folder_of(store).glob(f"*{_SUFFIX}")):
-        with contextlib.suppress(OSError, zipfile.BadZipFile, KeyError, ValueError):
-            with zipfile.ZipFile(path) as archive:
-                about = json.loads(archive.read(_ABOUT))
-            if about["python"] == list(sys.version_info[:2]):
-                found.append(RecordedCall(path, about))
+        try:
+            with _opened(path) as archive:
+                metadata = json.loads(archive.read(_METADATA))
+        except TransferError as error:
+            warn_once(str(error))
+        except (OSError, zipfile.BadZipFile, KeyError, ValueError):
+            continue
+        else:
+            if metadata.get("format") != _FORMAT:
+                warn_once(f"{path} is from another version of tritune: record the call again")
+            elif metadata["python"] == list(sys.version_info[:2]):
+                found.append(RecordedCall(path, metadata))
     return found
 
 
@@ -164,7 +178,7 @@ def tune_recorded_calls(
     begin: Callable[[RecordedCall, CallProblem], None],
     watch: Callable[[Progress], None],
 ) -> Iterator[tuple[RecordedCall, Outcome]]:
-    """Tune calls one after the other; what is known is not measured again."""
+    """Tune calls one after the other; what is in the store is not measured again."""
     from tritune.tuning.measure.environment import environment
     from tritune.tuning.tuner import begin_run, tune_case
     from tritune.tuning.workers.crew import Crew
@@ -175,37 +189,60 @@ def tune_recorded_calls(
     with Crew(settings) as crew:
         for call in calls:
             begin(call, call.problem)
-            question = call.question()
+            task = call.call_task
             with call.unpacked() as written:
-                job = job_of(question, written, store)
-                here = settings_for(question, written.nbytes)
+                job = job_of(task, written, store)
+                here = settings_for(task, written.nbytes)
                 roomy = here.memory_bytes <= settings.memory_bytes
                 shared = crew if roomy else None
                 yield call, tune_case(job, store, run, here, watch, shared)
 
 
-def _sketches(folder: str, document: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """Describe each region of memory for `_made_up`; None where its contents count."""
-    views = [each["view"] for each in document["objects"] if each["is"] == "tensor"]
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a recorded call; TransferError where another user could have written it."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
+            raise TransferError(
+                f"{path} is not read, because another user could have written it and reading it "
+                "runs code: if you trust it, make it your own (cp) and private (chmod 600)"
+            )
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+
+
+def _is_current(path: Path) -> bool:
+    """Return whether a call is recorded already, in a file that this version reads."""
+    try:
+        with _opened(path) as archive:
+            return bool(json.loads(archive.read(_METADATA)).get("format") == _FORMAT)
+    except (TransferError, OSError, zipfile.BadZipFile, KeyError, ValueError):
+        return False
+
+
+def _statistics_of_regions(folder: Path) -> list[dict[str, Any] | None]:
+    """Describe each region of memory for `_random_like`; None where its contents count."""
+    table = memory_table(folder)
     found: list[dict[str, Any] | None] = []
     kept = 0
-    for number, region in enumerate(document["regions"]):
-        kinds = {view["dtype"] for view in views if view["region"] == number}
+    for number, region in enumerate(table["regions"]):
+        kinds = {tensor["dtype"] for tensor in table["tensors"] if tensor["region"] == number}
         kind = kinds.pop() if len(kinds) == 1 else "uint8"
         if getattr(torch, kind).is_floating_point and region["nbytes"]:
-            found.append(_sketch(Path(folder) / f"region{number}", region["nbytes"], kind))
+            found.append(_statistics(region_file(folder, number), region["nbytes"], kind))
         else:
             kept += region["nbytes"]
             found.append(None)
     if kept > _MOST_BYTES:
-        raise PortableError(
+        raise TransferError(
             f"its arguments hold {kept >> 20} MiB of whole numbers, and a file takes no more than "
             f"{_MOST_BYTES >> 20} MiB"
         )
     return found
 
 
-def _sketch(path: Path, nbytes: int, kind: str) -> dict[str, Any]:
+def _statistics(path: Path, nbytes: int, kind: str) -> dict[str, Any]:
     dtype = getattr(torch, kind)
     count = nbytes // dtype.itemsize
     values = torch.from_file(str(path), shared=False, size=count, dtype=dtype).double()
@@ -215,10 +252,10 @@ def _sketch(path: Path, nbytes: int, kind: str) -> dict[str, Any]:
     return {"dtype": kind, "nbytes": nbytes, "mean": float(mean), "spread": float(spread)}
 
 
-def _made_up(sketch: Mapping[str, Any]) -> torch.Tensor:
-    """Make numbers like those that were recorded; the same every time."""
-    dtype = getattr(torch, sketch["dtype"])
-    count = math.ceil(sketch["nbytes"] / dtype.itemsize)
+def _random_like(statistics: Mapping[str, Any]) -> torch.Tensor:
+    """Return the bytes of random numbers like those that were recorded; the same every time."""
+    dtype = getattr(torch, statistics["dtype"])
+    count = math.ceil(statistics["nbytes"] / dtype.itemsize)
     generator = torch.Generator().manual_seed(count)
-    values = torch.randn(count, generator=generator) * sketch["spread"] + sketch["mean"]
-    return values.to(dtype).view(torch.uint8)[: sketch["nbytes"]]
+    values = torch.randn(count, generator=generator) * statistics["spread"] + statistics["mean"]
+    return values.to(dtype).view(torch.uint8)[: statistics["nbytes"]]

@@ -16,31 +16,32 @@ from dataclasses import asdict, dataclass
 
 from tritune import env
 
-#: What became of a kernel's problem.
-TUNED, KNOWN, RECORDED, UNTUNED = "tuned", "known", "recorded", "untuned"
-#: What became of calls that the integrations look at, which are these, or of a whole kernel.
-SERVED, LEFT = "served", "left"
+#: Outcomes of a problem of a kernel.
+TUNED, STORED, RECORDED, UNTUNED = "tuned", "stored", "recorded", "untuned"
+#: Outcomes of calls of the functions below, and of a kernel that is left to Triton.
+ROUTED, SKIPPED = "routed", "skipped"
 ATTENTION, GENERATE = "torch's attention", "transformers' generate"
-#: Of a failure's reason, so much is printed.
+#: A failure's message is printed up to this length.
 _MOST_CHARACTERS = 300
 
 
 @dataclass(frozen=True, eq=False)  # the hash of an object is cheap: calls of attention are many
 class Event:
-    """Something that a process met: a problem of a kernel, or calls that are served or left."""
+    """What became of a problem of a kernel, or of calls of something that tritune can compute."""
 
-    subject: str
-    what: str
+    #: A kernel, or ATTENTION or GENERATE.
+    name: str
+    outcome: str
     configs: int = 0
     failed: int = 0
-    #: Of what was left alone.
-    why: str = ""
+    #: Why it was skipped.
+    reason: str = ""
 
 
-_told: set[Event] = set()
+_logged: set[Event] = set()
 
 
-def tell(event: Event) -> None:
+def log(event: Event) -> None:
     """Add an event to the log; does nothing in a program that `tritune run` did not start."""
     path = env.RUN_LOG.read()
     if path is None:
@@ -53,16 +54,16 @@ def tell(event: Event) -> None:
             os.close(file)
 
 
-def tell_once(event: Event) -> None:
+def log_once(event: Event) -> None:
     """Add an event the first time that this process meets this very object."""
-    if event not in _told:
-        _told.add(event)
-        tell(event)
+    if event not in _logged:
+        _logged.add(event)
+        log(event)
 
 
-def tell_tuned(kernel: str, configs: int, failures: Sequence[str]) -> None:
-    """Tell that a problem was tuned, and at once, in a line, why configs failed if some did."""
-    tell(Event(kernel, TUNED, configs, len(failures)))
+def log_tuned(kernel: str, configs: int, failures: Sequence[str]) -> None:
+    """Log that a problem was tuned; print a line if configs failed, with the first message."""
+    log(Event(kernel, TUNED, configs, len(failures)))
     if failures and env.RUN_LOG.read() is not None:
         first = textwrap.shorten(failures[0], _MOST_CHARACTERS, placeholder=" ...")
         count = f"{len(failures)} of {configs} configs of {kernel} failed"

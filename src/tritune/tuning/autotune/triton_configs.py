@@ -21,12 +21,12 @@ _FIELDS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-#: Points up to this many are planned by the program, which has the grid; more by the workers.
-MOST_PLANNED = 2048
+#: The program works out the launches of up to this many points; of more, the workers do.
+MOST_LISTED = 2048
 
 
 @dataclass(frozen=True)
-class Offer:
+class Candidates:
     """The configs that a call can choose from, as points; the default is one of them."""
 
     points: Points
@@ -39,7 +39,7 @@ class Offer:
 
     def kwargs(self) -> dict[Config, dict[str, Any]] | None:
         """Return what each point adds to a launch; None where there are too many to list."""
-        if self.points.size() > MOST_PLANNED:
+        if self.points.size() > MOST_LISTED:
             return None
         return {point: self.triton_config(point).all_kwargs() for point in self.points.configs()}
 
@@ -47,20 +47,20 @@ class Offer:
         return {point: config.pre_hook for point, config in self.listed.items() if config.pre_hook}
 
 
-def offer_of_list(configs: Sequence[triton.Config]) -> Offer:
-    """Exactly these configs; the first is the default."""
+def candidates_of_list(configs: Sequence[triton.Config]) -> Candidates:
+    """Return exactly these configs; the first is the default."""
     listed = points_of(configs)
-    return Offer(Listed(listed), next(iter(listed)), listed)
+    return Candidates(Listed(listed), next(iter(listed)), listed)
 
 
-def offer_of_space(
+def candidates_of_space(
     space: Space, target: Target, fields: Mapping[str, Any], configs: Sequence[triton.Config]
-) -> Offer:
-    """Offer the points of a space; the default is the first of the configs that is one of them."""
+) -> Candidates:
+    """Return the points of a space; the default is the first of the configs that is one of them."""
     points = space.on(target.family, target.arch, fields)
     listed = {point: config for point, config in points_of(configs).items() if point in points}
     default = next(iter(listed), None) or next(points.configs())
-    return Offer(points, default, listed)
+    return Candidates(points, default, listed)
 
 
 def points_of(configs: Iterable[triton.Config]) -> dict[Config, triton.Config]:

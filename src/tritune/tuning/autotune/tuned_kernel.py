@@ -1,14 +1,14 @@
-"""What answers for the calls of an autotuned kernel: the store, a race in worker processes, or a
-race within the process where no other can run it.
+"""How a call of an autotuned kernel gets its config: from the store, by a race in worker processes,
+or by a race within the process where no other can run it.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,27 +29,38 @@ from tritune.space import Space
 from tritune.store import StoreError
 from tritune.store.records import Task
 from tritune.targets.device import detect
-from tritune.tuning.autotune.call_facts import Facts, Problem, call_with, device_of
-from tritune.tuning.autotune.call_folder import CallToTune, Hooks
+from tritune.tuning.autotune.call_folder import Hooks, TunableCall
+from tritune.tuning.autotune.call_problem import ProblemReader, ProblemSpec, call_with, device_of
+from tritune.tuning.autotune.digest import code_digest
 from tritune.tuning.autotune.in_process import BusyError, Times, race_in_process
-from tritune.tuning.autotune.launches import Call, innermost, stack_of
-from tritune.tuning.autotune.portable import PortableError
+from tritune.tuning.autotune.launches import (
+    CallArguments,
+    decorated_kernel,
+    jit_function,
+    launch_arguments,
+)
+from tritune.tuning.autotune.pickling import TransferError
 from tritune.tuning.autotune.recorded_calls import record_call
-from tritune.tuning.autotune.run_log import KNOWN, RECORDED, UNTUNED, Event, tell, tell_tuned
-from tritune.tuning.autotune.triton_configs import Offer, offer_of_list, offer_of_space
+from tritune.tuning.autotune.run_log import RECORDED, STORED, UNTUNED, Event, log, log_tuned
+from tritune.tuning.autotune.triton_configs import (
+    Candidates,
+    candidates_of_list,
+    candidates_of_space,
+)
 from tritune.tuning.autotune.tune_call import (
-    Question,
-    answer_without_tuning,
-    keep_times,
+    CallTask,
+    config_without_tuning,
     kernel_of,
-    known,
     process_store,
     quantiles_ms,
+    store_times,
+    stored_result,
     timings_ms,
     tune_call,
     tune_written,
     written_call,
 )
+from tritune.tuning.measure.statistics import pooled
 from tritune.tuning.workers.later import later
 from tritune.tuning.workers.process import WorkerError
 
@@ -58,11 +69,24 @@ Reference: TypeAlias = "Mapping[str, torch.Tensor] | Callable[..., Any]"
 #: Modes in which nothing is tuned while a program runs.
 _NEVER_TUNES = ("serve", "pinned", "record")
 #: What keeps a call from being tuned in worker processes.
-_NOT_ELSEWHERE = (PortableError, WorkerError, StoreError)
+_NOT_IN_WORKERS = (TransferError, WorkerError, StoreError)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a kernel, with its key among the winners of this process."""
+
+    key: tuple[Any, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: All arguments by name.
+    named: dict[str, Any]
 
 
 class TunedKernel:
-    """The memory behind one of Triton's autotuners, which stays what it is for everybody else."""
+    """Finds the config of each call of one of Triton's autotuners, which stays what it is for
+    everybody else.
+    """
 
     def __init__(
         self,
@@ -70,14 +94,14 @@ class TunedKernel:
         *,
         space: Space | None = None,
         reference: Reference | None = None,
-        problem: Problem | None = None,
+        problem: ProblemSpec | None = None,
         adopted: bool = False,
     ) -> None:
         self.owner = owner
         self._space, self._reference = space, reference
         #: Whether its author has never heard of tritune: whatever goes wrong, Triton's way is left.
         self._adopted = adopted
-        self._facts = Facts(owner.arg_names, owner.keys, problem)
+        self._problem = ProblemReader(owner.arg_names, owner.keys, problem)
         self._interpreted = bool(knobs.runtime.interpret) or _is_interpreted(owner)
         self._kernel: Kernel | None = None
         self._lock = threading.RLock()
@@ -89,41 +113,43 @@ class TunedKernel:
         if alone or self._interpreted or kwargs.get("warmup"):
             return triton_run()(owner, *args, **kwargs)
         nargs = dict(zip(owner.arg_names, args, strict=False))
-        key = self._facts.key({**nargs, **kwargs})
+        named = {**nargs, **kwargs}
+        key = self._problem.cache_key(named)
         config = owner.cache.get(key)
         if config is None:
             with self._lock:
-                config = owner.cache.get(key) or self._decide(key, args, kwargs)
+                config = owner.cache.get(key) or self._decide(_Call(key, args, kwargs, named))
         owner.best_config = config
         owner.nargs = nargs
-        chosen = config.all_kwargs()
+        values = config.all_kwargs()
         if config.pre_hook is not None:
-            config.pre_hook({**nargs, **kwargs, **chosen})
-        result = owner.fn.run(*args, **kwargs, **chosen)
+            config.pre_hook({**named, **values})
+        result = owner.fn.run(*args, **kwargs, **values)
         owner.nargs = None
         return result
 
     def warmup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Compile the default config of a space."""
-        named = self._named(args, kwargs)
-        offer = self._offer(named, kwargs, device_of(named))
-        chosen = offer.triton_config(offer.default).all_kwargs()
-        return [self.owner.fn.warmup(*args, **kwargs, **chosen)]
+        candidates = self._candidates(self._call(args, kwargs))
+        values = candidates.triton_config(candidates.default).all_kwargs()
+        return [self.owner.fn.warmup(*args, **kwargs, **values)]
 
     def task(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
-        """Under what the store keeps what is known of a call with these arguments."""
-        return self._ask(args, kwargs)[0].task
+        """Return the key under which the store has the results for these arguments."""
+        return self._call_task(self._call(args, kwargs)).task
 
-    def _decide(
-        self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> triton.Config:
-        """The config for a problem that this process has not met before, one way or another."""
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        named = {**dict(zip(self.owner.arg_names, args, strict=False)), **kwargs}
+        return _Call(self._problem.cache_key(named), args, kwargs, named)
+
+    def _decide(self, call: _Call) -> triton.Config:
+        """Return the config for a problem that is new to this process, one way or another."""
         try:
-            config = self._first_call(key, args, kwargs)
-            if not capturing(device_of(self._named(args, kwargs))):
-                self._reset(config, args, kwargs)
+            config = self._first_call(call)
+            if not capturing(device_of(call.named)):
+                self._reset(config, call)
             return config
-        except _NOT_ELSEWHERE as error:
+        except _NOT_IN_WORKERS as error:
             if _mode() == "pinned" and isinstance(error, StoreError):
                 raise  # the reviewed file cannot be read, and nothing else will do
             reason: Exception = error
@@ -133,199 +159,172 @@ class TunedKernel:
             if not self._adopted:
                 raise
             reason = error
-        return self._within_process(key, reason, args, kwargs)
+        return self._tuned_in_process(call, reason)
 
-    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self.owner.arg_names, args, strict=False)), **kwargs}
-
-    def _ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Question, Offer]:
-        """What has to be decided for a call, and what there is to choose from."""
-        named = self._named(args, kwargs)
-        device = device_of(named)
-        self.owner.nargs = dict(zip(self.owner.arg_names, args, strict=False))
-        offer = self._offer(named, kwargs, device)
-        fields = self._facts.fields(named)
-        return Question(self._tuned_kernel(), fields, device, offer.points, offer.default), offer
-
-    def _first_call(
-        self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> triton.Config:
-        """The config for a problem that this process has not met before."""
-        question, offer = self._ask(args, kwargs)
-        if offer.points.size() == 1:
-            return self._settle(key, offer.triton_config(offer.default))
+    def _first_call(self, call: _Call) -> triton.Config:
+        task = self._call_task(call)
+        candidates = task.candidates
+        if candidates.points.size() == 1:
+            return self._settle(call, candidates.triton_config(candidates.default))
         mode, source = _mode(), source_of(POLICY.setting)
-        if capturing(question.device):
+        if capturing(task.device):
             # It holds for the graph that is captured; afterwards there may be time to tune.
-            return offer.triton_config(answer_without_tuning(question, source))
-        wanted = self._wanted(question, offer, args, kwargs)
+            return candidates.triton_config(config_without_tuning(task, source))
         if mode in _NEVER_TUNES:
             if mode == "record":
-                self._record(question, wanted)
+                self._record(task, call)
             else:
-                tell(Event(question.kernel.name, UNTUNED))
-            return self._settle(key, offer.triton_config(answer_without_tuning(question, source)))
+                log(Event(task.kernel.name, UNTUNED))
+            return self._settle(call, candidates.triton_config(config_without_tuning(task, source)))
         if mode == "background":
-            return self._tuned_later(key, question, offer, wanted)
-        return self._tuned(key, question, offer, wanted)
+            return self._tuned_later(task, call)
+        return self._tuned(task, call)
 
-    def _reset(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As after Triton's own race, which every process would have run: what is reset to zero
-        begins with zeros.
+    def _settle(self, call: _Call, config: triton.Config) -> triton.Config:
+        """Keep the config for the calls that follow."""
+        self.owner.cache[call.key] = config
+        return config
+
+    def _reset(self, config: triton.Config, call: _Call) -> None:
+        """Fill with zeros what is reset, as after Triton's own race, which every process would have
+        run.
         """
-        named = {**self._named(args, kwargs), **config.all_kwargs()}
-        self.owner.pre_hook(named, reset_only=True)
+        self.owner.pre_hook({**call.named, **config.all_kwargs()}, reset_only=True)
 
-    def _offer(
-        self, named: Mapping[str, Any], kwargs: dict[str, Any], device: torch.device
-    ) -> Offer:
-        if self._space is None:
-            configs = self.owner.prune_configs(kwargs)
-            for config in configs:
-                _check_conflicts(kwargs, config)
-            return offer_of_list(configs)
-        known = self._facts.constants(named)
-        return offer_of_space(self._space, detect(device).target, known, self.owner.configs)
-
-    def _tuned_kernel(self) -> Kernel:
+    def _call_task(self, call: _Call) -> CallTask:
+        """Return what is to be decided for a call."""
         if self._kernel is None:
             function = self.owner.base_fn
             name = f"{_module_name(function)}.{function.__qualname__}"
-            self._kernel = kernel_of(name, innermost(self.owner.fn), self._space)
-        return self._kernel
+            self._kernel = kernel_of(name, code_digest(jit_function(self.owner.fn)), self._space)
+        fields, device = self._problem.fields(call.named), device_of(call.named)
+        return CallTask(self._kernel, fields, device, self._candidates(call))
 
-    def _wanted(
-        self,
-        question: Question,
-        offer: Offer,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Callable[[], CallToTune]:
-        """What workers have to know; worked out only if there is something for them to do."""
+    def _candidates(self, call: _Call) -> Candidates:
         owner = self.owner
-        given = {name: kwargs[name] for name in kwargs if name not in ("grid", "warmup")}
+        owner.nargs = dict(zip(owner.arg_names, call.args, strict=False))
+        if self._space is None:
+            configs = owner.prune_configs(call.kwargs)
+            for config in configs:
+                _check_conflicts(call.kwargs, config)
+            return candidates_of_list(configs)
+        constants = self._problem.constants(call.named)
+        target = detect(device_of(call.named)).target
+        return candidates_of_space(self._space, target, constants, owner.configs)
+
+    def _tunable_call(self, task: CallTask, call: _Call) -> TunableCall:
+        """Return what workers have to know."""
+        owner = self.owner
+        kernel = decorated_kernel(owner.fn)
+        given = {name: each for name, each in call.kwargs.items() if name not in ("grid", "warmup")}
+        arguments = CallArguments(call.args, given, call.kwargs["grid"])
+        values = task.candidates.kwargs()
+        launches = None
+        if values is not None:
+            launches = {p: launch_arguments(kernel, arguments, each) for p, each in values.items()}
         hooks = Hooks(
             owner.pre_hook if owner.user_defined_pre_hook else None,
             owner.post_hook if owner.user_defined_post_hook else None,
-            offer.hooks(),
+            task.candidates.hooks(),
         )
-        return lambda: CallToTune(
-            stack_of(owner.fn),
-            Call(args, given, kwargs["grid"]),
-            question.device,
-            question.default,
-            offer.kwargs(),
+        reset_to_zero = () if owner.user_defined_pre_hook else owner.reset_to_zero
+        return TunableCall(
+            kernel,
+            arguments,
+            task.device,
+            task.candidates.default,
+            launches,
             hooks,
-            () if owner.user_defined_pre_hook else owner.reset_to_zero,
-            self._expected(self._named(args, given)),
+            reset_to_zero,
+            self._expected(call),
         )
 
-    def _expected(self, named: Mapping[str, Any]) -> Any:
+    def _expected(self, call: _Call) -> Any:
         if not callable(self._reference):
             return self._reference
         copies = {
             name: value.clone() if isinstance(value, torch.Tensor) else value
-            for name, value in self._facts.own(named).items()
+            for name, value in self._problem.own(call.named).items()
         }
         result = call_with(self._reference, copies)
         return [result] if isinstance(result, torch.Tensor) else result
 
-    def _tuned(
-        self,
-        key: tuple[Any, ...],
-        question: Question,
-        offer: Offer,
-        wanted: Callable[[], CallToTune],
-    ) -> triton.Config:
-        """The winner that is known, or that of a race."""
+    def _tuned(self, task: CallTask, call: _Call) -> triton.Config:
+        """Return the winner that is stored, or that of a race."""
         store, started = process_store(), time.monotonic()
-        found = known(question, store)
-        raced = found is None
-        if found is None:
-            found = tune_call(question, wanted(), store)
+        result = stored_result(task, store)
+        raced = result is None
+        if result is None:
+            result = tune_call(task, self._tunable_call(task, call), store)
             self.owner.bench_time = time.monotonic() - started
         else:
-            tell(Event(question.kernel.name, KNOWN))
-        point = question.default if found is None else found.winner.config
-        config = self._settle(key, offer.triton_config(point))
-        if found is not None:
+            log(Event(task.kernel.name, STORED))
+        candidates = task.candidates
+        point = candidates.default if result is None else result.winner.config
+        config = self._settle(call, candidates.triton_config(point))
+        if result is not None:
             self.owner.configs_timings = {
-                offer.triton_config(tried): ms for tried, ms in timings_ms(found).items()
+                candidates.triton_config(tried): ms for tried, ms in timings_ms(result).items()
             }
-        self._tell(key, config, raced)
+        self._notify(call, config, raced)
         return config
 
-    def _tuned_later(
-        self,
-        key: tuple[Any, ...],
-        question: Question,
-        offer: Offer,
-        wanted: Callable[[], CallToTune],
-    ) -> triton.Config:
-        """The best answer there is now; a better one takes its place when it is found."""
+    def _tuned_later(self, task: CallTask, call: _Call) -> triton.Config:
+        """Return the best config there is now; a better one takes its place when it is found."""
         store = process_store()
-        point = answer_without_tuning(question)
-        if known(question, store) is not None:
-            tell(Event(question.kernel.name, KNOWN))
+        point = config_without_tuning(task)
+        if stored_result(task, store) is not None:
+            log(Event(task.kernel.name, STORED))
         else:
             # The arguments are copied now: soon they will hold something else.
             block = ExitStack()
-            written = block.enter_context(written_call(wanted()))
+            written = block.enter_context(written_call(self._tunable_call(task, call)))
 
             def tune() -> None:
                 with block:
-                    found = tune_written(question, written, store)
-                if found is not None:
-                    self._settle(key, offer.triton_config(found.winner.config))
+                    result = tune_written(task, written, store)
+                if result is not None:
+                    self._settle(call, task.candidates.triton_config(result.winner.config))
 
             later(tune)
-        return self._settle(key, offer.triton_config(point))
+        return self._settle(call, task.candidates.triton_config(point))
 
-    def _record(self, question: Question, wanted: Callable[[], CallToTune]) -> None:
-        store, name = process_store(), question.kernel.name
-        if known(question, store) is not None:
-            tell(Event(name, KNOWN))
+    def _record(self, task: CallTask, call: _Call) -> None:
+        store, name = process_store(), task.kernel.name
+        if stored_result(task, store) is not None:
+            log(Event(name, STORED))
             return
         try:
-            record_call(question, wanted(), store)
+            record_call(task, self._tunable_call(task, call), store)
         except TrituneError as error:
-            tell(Event(name, UNTUNED))
+            log(Event(name, UNTUNED))
             warn_once(f"{name} cannot be recorded: {error}")
         else:
-            tell(Event(name, RECORDED))
+            log(Event(name, RECORDED))
 
-    def _settle(self, key: tuple[Any, ...], config: triton.Config) -> triton.Config:
-        self.owner.cache[key] = config
-        return config
-
-    def _tell(self, key: tuple[Any, ...], config: triton.Config, raced: bool) -> None:
-        """Say what Triton says to those who listen."""
+    def _notify(self, call: _Call, config: triton.Config, raced: bool) -> None:
+        """Print what Triton prints, and call its listeners."""
         owner = self.owner
         if knobs.autotuning.print and raced:
             print(
-                f"Triton autotuning for function {owner.base_fn.__name__},\nwith key as {key},\n"
+                f"Triton autotuning for function {owner.base_fn.__name__},\n"
+                f"with key as {call.key},\n"
                 f"finished after {owner.bench_time:.2f}s,\nbest config selected: {config};"
             )
         listener = getattr(knobs.autotuning, "listener", None)
         if listener is not None:
             listener(
-                fn=innermost(owner.fn),
-                key=key,
+                fn=jit_function(owner.fn),
+                key=call.key,
                 best_config=config,
                 configs_timings=getattr(owner, "configs_timings", {}),
                 duration=owner.bench_time if raced else None,
                 cache_hit=not raced,
             )
 
-    def _within_process(
-        self,
-        key: tuple[Any, ...],
-        reason: Exception,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> triton.Config:
-        """The winner of a race within this process, where no other can run it: nothing survives a
-        crash there.
+    def _tuned_in_process(self, call: _Call, reason: Exception) -> triton.Config:
+        """Return the winner of a race within this process, where no other can run it: nothing
+        survives a crash there.
         """
         owner = self.owner
         name = owner.base_fn.__qualname__
@@ -334,54 +333,49 @@ class TunedKernel:
                 f"{name} has a space, and worker processes cannot tune it: {reason}. With a list "
                 "of configs, it can be tuned within this process"
             ) from reason
-        owner.nargs = dict(zip(owner.arg_names, args, strict=False))
-        configs = owner.prune_configs(kwargs)
+        owner.nargs = dict(zip(owner.arg_names, call.args, strict=False))
+        configs = owner.prune_configs(call.kwargs)
         if len(configs) == 1 or _mode() in _NEVER_TUNES:
-            tell(Event(name, UNTUNED))
-            return self._settle(key, configs[0])
+            log(Event(name, UNTUNED))
+            return self._settle(call, configs[0])
         warn_once(
             f"{name} is tuned within this process, as triton.autotune does it, because worker "
             f"processes cannot: {reason}"
         )
         started = time.monotonic()
         try:
-            times = race_in_process(owner, configs, args, kwargs)
+            times = race_in_process(owner, configs, call.args, call.kwargs)
         except BusyError:
             warn_once(
                 f"this machine is busy: other processes disturbed what was measured of {name}, and "
                 "its first config is used"
             )
-            self._reset(configs[0], args, kwargs)
-            return self._settle(key, configs[0])
+            self._reset(configs[0], call)
+            return self._settle(call, configs[0])
         owner.bench_time = time.monotonic() - started
-        failed = [str(config) for config in configs if config not in times.once]
-        tell_tuned(name, len(configs), failed)
+        failed = [str(config) for config in configs if config not in times.first]
+        log_tuned(name, len(configs), failed)
         owner.configs_timings = {
-            each: quantiles_ms(times.final.get(each) or [times.once.get(each, math.inf)])
+            each: quantiles_ms(pooled(times.final.get(each) or times.first.get(each, ())))
             for each in configs
         }
-        config = self._remembered(times, args, kwargs)
+        config = self._stored_winner(call, times)
         if config is None:
             config = min(owner.configs_timings, key=owner.configs_timings.__getitem__)
-        self._settle(key, config)
-        self._tell(key, config, raced=True)
-        self._reset(config, args, kwargs)
+        self._settle(call, config)
+        self._notify(call, config, raced=True)
+        self._reset(config, call)
         return config
 
-    def _remembered(
-        self,
-        times: Times,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> triton.Config | None:
-        """Who the store says has won a race within the process; None where it cannot be kept."""
+    def _stored_winner(self, call: _Call, times: Times) -> triton.Config | None:
+        """Store a race within the process and return its winner; None where that fails."""
         try:
-            question, offer = self._ask(args, kwargs)
-            found = keep_times(question, offer.listed, times, process_store())
+            task = self._call_task(call)
+            result = store_times(task, times, process_store())
         except Exception as error:
             warn_once(f"what was measured is not kept ({type(error).__name__}: {error})")
             return None
-        return None if found is None else offer.triton_config(found.winner.config)
+        return None if result is None else task.candidates.triton_config(result.winner.config)
 
 
 def _mode() -> str:

@@ -1,9 +1,12 @@
-"""A kernel and its arguments in a folder are the same kernel and arguments in another process."""
+"""Kernels and arguments are the same in another process."""
 
+import functools
 import json
+import re
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import namedtuple
 from pathlib import Path
 
@@ -14,7 +17,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.tuning.autotune import portable_module
-from tritune.tuning.autotune.portable import Packer, PortableError, Unpacker, code_digest
+from tritune.tuning.autotune.call_memory import CallMemory, TensorFiles
+from tritune.tuning.autotune.digest import code_digest
+from tritune.tuning.autotune.pickling import TransferError, dumps, loads
 
 SCALE = tl.constexpr(2.5)
 WIDTH = 8
@@ -67,25 +72,32 @@ def closure_kernel(bias, function):
     return kernel
 
 
-def packed(folder, **values):
-    packer = Packer()
-    packer.write(str(folder), {name: packer.value(value, name) for name, value in values.items()})
-    return str(folder)
+def pickled(folder, **values):
+    """Write values and the tensors in them to a folder."""
+    tensors = TensorFiles()
+
+    def persistent_id(value):
+        return tensors.add(value) if isinstance(value, torch.Tensor) else None
+
+    (folder / "values").write_bytes(dumps(values, values, persistent_id))
+    tensors.write(folder)
+    return folder
 
 
-def unpacked(folder):
-    reader = Unpacker(str(folder))
-    return {name: reader.value(value) for name, value in reader.roots.items()}
+def unpickled(folder):
+    return loads((folder / "values").read_bytes(), CallMemory(folder).tensor)
 
 
 def in_another_process(folder, text):
-    """Run a program that knows the folder as `roots`, with none of this test's modules."""
+    """Run a program that has the pickled values, with none of this test's modules."""
     program = textwrap.dedent(
         f"""
         import json, sys
-        from tritune.tuning.autotune.portable import Unpacker
-        reader = Unpacker({str(folder)!r})
-        roots = {{name: reader.value(value) for name, value in reader.roots.items()}}
+        from pathlib import Path
+        from tritune.tuning.autotune.call_memory import CallMemory
+        from tritune.tuning.autotune.pickling import loads
+        folder = Path({str(folder)!r})
+        values = loads((folder / "values").read_bytes(), CallMemory(folder).tensor)
         assert not any(name.startswith("tests") for name in sys.modules)
         """
     ) + textwrap.dedent(text)
@@ -106,8 +118,8 @@ KERNELS = {
 
 def test_the_copy_of_a_kernel_has_the_cache_key_of_the_original(tmp_path):
     keys = in_another_process(
-        packed(tmp_path, **KERNELS),
-        "print(json.dumps({name: kernel.cache_key for name, kernel in roots.items()}))",
+        pickled(tmp_path, **KERNELS),
+        "print(json.dumps({name: kernel.cache_key for name, kernel in values.items()}))",
     )
     assert keys == {name: kernel.cache_key for name, kernel in KERNELS.items()}
     assert len(set(keys.values())) == len(KERNELS)
@@ -124,10 +136,10 @@ def test_what_another_process_compiles_is_in_the_cache_of_this_one(
     (tmp_path / "call").mkdir()
     x = torch.arange(16.0)
     key = in_another_process(
-        packed(tmp_path / "call", kernel=kernel, x=x),
+        pickled(tmp_path / "call", kernel=kernel, x=x),
         """
-        roots["kernel"].warmup(roots["x"], 16, grid=(1,))
-        print(json.dumps(roots["kernel"].cache_key))
+        values["kernel"].warmup(values["x"], 16, grid=(1,))
+        print(json.dumps(values["kernel"].cache_key))
         """,
     )
     assert key == kernel.cache_key
@@ -169,14 +181,14 @@ def test_the_digest_covers_the_constants_of_helper_functions():
 
 
 def test_the_copy_has_the_digest_of_the_original(tmp_path):
-    copies = unpacked(packed(tmp_path, **KERNELS))
+    copies = unpickled(pickled(tmp_path, **KERNELS))
     originals = {name: code_digest(kernel) for name, kernel in KERNELS.items()}
     assert {name: code_digest(kernel) for name, kernel in copies.items()} == originals
     assert len(set(originals.values())) == len(KERNELS)
 
 
 def test_error_messages_and_debug_information_name_the_original_file(tmp_path):
-    copy = unpacked(packed(tmp_path, kernel=helped_kernel))["kernel"]
+    copy = unpickled(pickled(tmp_path, kernel=helped_kernel))["kernel"]
     assert copy.fn.__code__.co_filename == __file__
     assert copy.starting_line_number == helped_kernel.starting_line_number
     assert copy.raw_src == helped_kernel.raw_src
@@ -187,7 +199,7 @@ def test_a_recursive_function_refers_to_its_own_copy(tmp_path):
     def countdown(n):
         return n if n == 0 else countdown(n - 1)
 
-    copy = unpacked(packed(tmp_path, function=countdown))["function"]
+    copy = unpickled(pickled(tmp_path, function=countdown))["function"]
     assert copy(5) == 0
     assert copy.__closure__[0].cell_contents is copy
 
@@ -195,7 +207,7 @@ def test_a_recursive_function_refers_to_its_own_copy(tmp_path):
 def test_lambdas_travel_with_what_they_refer_to(tmp_path):
     x = torch.zeros(100)
     grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]), WIDTH)  # noqa: E731
-    copy = unpacked(packed(tmp_path, grid=grid))["grid"]
+    copy = unpickled(pickled(tmp_path, grid=grid))["grid"]
     assert copy({"BLOCK": 32}) == (4, 8)
 
 
@@ -220,7 +232,7 @@ def test_lambdas_travel_with_what_they_refer_to(tmp_path):
     ids=repr,
 )
 def test_values_come_back_as_they_were(tmp_path, value):
-    copy = unpacked(packed(tmp_path, value=value))["value"]
+    copy = unpickled(pickled(tmp_path, value=value))["value"]
     assert copy == value
     assert type(copy) is type(value)
 
@@ -238,7 +250,7 @@ def test_tensors_keep_their_values_strides_and_alignment(tmp_path):
         "scalar": torch.tensor(2.0),
         "parameter": torch.nn.Parameter(torch.ones(2)),
     }
-    for name, copy in unpacked(packed(tmp_path, **tensors)).items():
+    for name, copy in unpickled(pickled(tmp_path, **tensors)).items():
         original = tensors[name]
         torch.testing.assert_close(copy, original.detach(), rtol=0, atol=0)
         assert copy.stride() == original.stride()
@@ -254,28 +266,27 @@ def test_tensors_that_share_memory_share_it_again(tmp_path):
         "view": torch.from_numpy(array).view(4, 8)[1],
         "other": torch.arange(32),
     }
-    copies = unpacked(packed(tmp_path, **tensors))
+    copies = unpickled(pickled(tmp_path, **tensors))
     copies["x"][8] = -1
     assert copies["part"][0] == copies["view"][0] == -1
     assert copies["other"][8] == 8
     assert array[8] == 8
 
 
-def test_a_tensor_of_a_reserved_region_can_be_restored(tmp_path):
+def test_memory_can_be_restored(tmp_path):
     x = torch.arange(4.0)
-    reader = Unpacker(packed(tmp_path, x=x, y=torch.zeros(3)))
-    copy = reader.value(reader.roots["x"])
-    reader.value(reader.roots["y"])
+    memory = CallMemory(pickled(tmp_path, x=x, y=torch.zeros(3)))
+    copy, _ = memory.tensor(0), memory.tensor(1)
     copy += 1
-    assert reader.regions.changed() == {0}
-    reader.regions.restore([0])
-    assert not reader.regions.changed()
+    assert memory.changed() == {0} == {memory.region_of(copy)}
+    memory.restore([0])
+    assert not memory.changed()
     assert torch.equal(copy, x)
 
 
 def test_descriptors_travel_with_their_tensor(tmp_path):
     x = torch.randn(32, 64)
-    copies = unpacked(packed(tmp_path, x=x, d=TensorDescriptor.from_tensor(x, [8, 16])))
+    copies = unpickled(pickled(tmp_path, x=x, d=TensorDescriptor.from_tensor(x, [8, 16])))
     assert copies["d"].base.data_ptr() == copies["x"].data_ptr()
     assert copies["d"].block_shape == [8, 16]
     assert copies["d"].strides == (64, 1)
@@ -283,45 +294,81 @@ def test_descriptors_travel_with_their_tensor(tmp_path):
 
 def test_placeholders_compile_the_same_code_as_tensors(tmp_path):
     base = torch.zeros(64)
-    reader = Unpacker(packed(tmp_path, aligned=base, unaligned=base[1:], kernel=plain_kernel))
-    kernel = reader.value(reader.roots["kernel"])
+    pickled(tmp_path, aligned=base, unaligned=base[1:], kernel=plain_kernel)
+    without = loads((tmp_path / "values").read_bytes(), CallMemory(tmp_path).placeholder)
+    real = unpickled(tmp_path)
     hashes = {}
     for name in ("aligned", "unaligned"):
-        without = reader.without_memory(reader.roots[name])
-        hashes[name] = kernel.warmup(without, 17, 16, grid=(1,)).hash
-        real = reader.value(reader.roots[name])
-        assert kernel.warmup(real, 17, 16, grid=(1,)).hash == hashes[name]
+        hashes[name] = without["kernel"].warmup(without[name], 17, 16, grid=(1,)).hash
+        assert real["kernel"].warmup(real[name], 17, 16, grid=(1,)).hash == hashes[name]
     assert hashes["aligned"] != hashes["unaligned"]
 
 
 def test_a_kernel_that_is_an_argument_travels_too(tmp_path):
     result = in_another_process(
-        packed(tmp_path, kernel=calling_kernel, function=scaled, x=torch.ones(16)),
+        pickled(tmp_path, kernel=calling_kernel, function=scaled, x=torch.ones(16)),
         """
-        roots["kernel"][(1,)](roots["x"], roots["function"], 16)
-        print(json.dumps(roots["x"].tolist()))
+        values["kernel"][(1,)](values["x"], values["function"], 16)
+        print(json.dumps(values["x"].tolist()))
         """,
     )
     assert result == [2.5] * 16
 
 
-def test_what_cannot_travel_is_named():
-    class Strange:
-        pass
+def refused(value, what="pre_hook"):
+    with pytest.raises(TransferError) as raised:
+        dumps(value, {what: value}, lambda value: None)
+    return str(raised.value)
 
-    strange = Strange()
+
+def test_what_cannot_be_sent_is_named():
+    lock = threading.Lock()
+
+    def inner():
+        return [lock]
 
     def hook(args):
-        return strange
+        return inner()
 
-    with pytest.raises(PortableError, match=r"strange, which hook uses, .*Strange"):
-        Packer().value(hook, "pre_hook")
+    assert re.match(r"lock, which inner uses, cannot be sent .*_thread.lock", refused(hook))
+    assert refused({"a": (1, lock)}, "x").startswith("x['a'][1] cannot be sent")
+    assert refused(functools.partial(hook, 1)).startswith("lock, which inner uses,")
 
 
-def test_what_cannot_travel_is_imported_where_that_is_possible(tmp_path):
-    kernels = unpacked(packed(tmp_path, whole=portable_module.with_table))
+def test_objects_of_classes_that_no_module_has_travel(tmp_path):
+    class Strange:
+        def __init__(self, width):
+            self.width = width
+
+    strange = Strange(8)
+    copy = unpickled(pickled(tmp_path, grid=lambda meta: (strange.width,)))["grid"]
+    assert copy({}) == (8,)
+
+
+def test_what_cannot_be_sent_is_imported_where_that_is_possible(tmp_path):
+    kernels = unpickled(pickled(tmp_path, whole=portable_module.with_lock))
+    assert kernels["whole"] is portable_module.with_lock
+    kernels = unpickled(pickled(tmp_path, whole=portable_module.with_table))
     assert kernels["whole"] is not portable_module.with_table
-    assert kernels["whole"].__globals__["size"] is portable_module.size
+
+
+def test_functions_of_a_module_that_only_this_process_has_travel(tmp_path):
+    """Such as one that was made from a file that is on no path."""
+    (tmp_path / "hidden.py").write_text("SIZE = 3\ndef grid(meta):\n    return (SIZE,)\n")
+    program = f"""
+        import importlib.util, sys
+        spec = importlib.util.spec_from_file_location("hidden", {str(tmp_path / "hidden.py")!r})
+        hidden = sys.modules["hidden"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(hidden)
+        from pathlib import Path
+        from tritune.tuning.autotune.call_memory import TensorFiles
+        from tritune.tuning.autotune.pickling import dumps
+        data = dumps({{"grid": hidden.grid}}, {{}}, lambda value: None)
+        Path({str(tmp_path / "values")!r}).write_bytes(data)
+        TensorFiles().write(Path({str(tmp_path)!r}))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    assert in_another_process(tmp_path, "print(json.dumps(values['grid']({})))") == [3]
 
 
 def test_a_notebook_is_no_obstacle(tmp_path):
@@ -339,13 +386,16 @@ def test_a_notebook_is_no_obstacle(tmp_path):
             name = f"<cell {{number}}>"
             linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
             exec(compile(cell, name, "exec"))
-        from tritune.tuning.autotune.portable import Packer
-        packer = Packer()
-        packer.write({str(tmp_path)!r}, {{"kernel": packer.value(kernel, "kernel")}})
+        from pathlib import Path
+        from tritune.tuning.autotune.call_memory import TensorFiles
+        from tritune.tuning.autotune.pickling import dumps
+        data = dumps({{"kernel": kernel}}, {{}}, lambda value: None)
+        Path({str(tmp_path / "values")!r}).write_bytes(data)
+        TensorFiles().write(Path({str(tmp_path)!r}))
         print(kernel.cache_key)
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    key = in_another_process(tmp_path, "print(json.dumps(roots['kernel'].cache_key))")
+    key = in_another_process(tmp_path, "print(json.dumps(values['kernel'].cache_key))")
     assert key == done.stdout.strip()

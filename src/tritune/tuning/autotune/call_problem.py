@@ -1,4 +1,4 @@
-"""The facts about a call of an autotuned kernel that can change the winner."""
+"""The problem of a call of an autotuned kernel: what can change the winner."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tritune.dtypes import dtype_name
 from tritune.errors import TrituneError
 from tritune.tuning.autotune.triton_configs import plain
 
-#: Names of arguments, or a function of arguments by name that returns facts by name.
-Problem: TypeAlias = "Sequence[str] | Callable[..., Mapping[str, Any]]"
+#: Names of arguments, or a function of arguments by name that returns fields by name.
+ProblemSpec: TypeAlias = "Sequence[str] | Callable[..., Mapping[str, Any]]"
 
 
-class Facts:
-    """Reads the facts off a call's arguments. The dtypes always belong to them."""
+class ProblemReader:
+    """Reads the problem off a call's arguments. The dtypes always belong to it."""
 
     def __init__(
-        self, arg_names: Sequence[str], key: Sequence[str], problem: Problem | None
+        self, arg_names: Sequence[str], key: Sequence[str], problem: ProblemSpec | None
     ) -> None:
         self._arg_names = frozenset(arg_names)
         self._function = problem if callable(problem) else None
@@ -32,7 +32,7 @@ class Facts:
                 f"its arguments are {', '.join(arg_names)}"
             )
 
-    def key(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+    def cache_key(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the key of a winner in this process: Triton's, where the user has not said
         otherwise.
         """
@@ -40,7 +40,7 @@ class Facts:
         if self._function is None:
             key = [named[name] for name in self._names if name in named]
         else:
-            key = [*self._facts(named).items()]
+            key = [*self._declared(named).items()]
         arg_names = self._arg_names
         for name, value in named.items():
             if name in arg_names and hasattr(value, "dtype"):
@@ -49,27 +49,22 @@ class Facts:
 
     def fields(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the problem as it is stored."""
-        fields: dict[str, Any] = {name: plain(each) for name, each in self._facts(named).items()}
+        fields: dict[str, Any] = {n: plain(value) for n, value in self._declared(named).items()}
         for name, value in self.own(named).items():
             if hasattr(value, "dtype"):
                 fields[f"{name}.dtype"] = dtype_name(value.dtype)
         return fields
 
     def constants(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the constraints of a space may use: arguments and facts that are no tensors.
-        """
-        known = {**self.own(named), **self._facts(named)}
-        return {
-            name: value
-            for name, value in known.items()
-            if isinstance(value, (bool, int, float, str))
-        }
+        """Return what the constraints of a space may use: arguments and fields but no tensors."""
+        values = {**self.own(named), **self._declared(named)}
+        return {n: value for n, value in values.items() if isinstance(value, (int, float, str))}
 
     def own(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the kernel's own arguments, without options of the launch."""
         return {name: value for name, value in named.items() if name in self._arg_names}
 
-    def _facts(self, named: Mapping[str, Any]) -> dict[str, Any]:
+    def _declared(self, named: Mapping[str, Any]) -> dict[str, Any]:
         if self._function is not None:
             return dict(call_with(self._function, self.own(named)))
         return {name: named[name] for name in self._names if name in named}
