@@ -310,7 +310,6 @@ def main() -> None:
         policy, pool = measure(arguments, arguments.keep or Path(folder))
     found: dict[str, Any] = {
         **policy.to_json()["regret"],
-        "bound": policy.bound,
         "candidates": pool,
         "seconds": round(time.monotonic() - started, 1),
     }

@@ -63,7 +63,7 @@ def test_every_requirement_is_pinned() -> None:
 
 
 #: What pip calls packages whose modules have other names.
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTIONS = {"yaml": "pyyaml"}
 #: The packages that only some parts import, and the group of optional dependencies of each; vLLM
 #: loads the part that imports it.
 OPTIONAL = {"transformers": "hf", "pytest": "dev", "vllm": None}

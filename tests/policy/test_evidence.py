@@ -21,7 +21,7 @@ def problem(rows: int, columns: int = 1024, dtype: str = "float32") -> dict[str,
 def evidence(*known: tuple[dict[str, Any], float]) -> Evidence:
     """What a config took for some problems, as a share of the default's time."""
     rows = [Measured(p, {WON: share, DEFAULT: 1.0}, default=DEFAULT) for p, share in known]
-    return Evidence.of(rows, [WON])
+    return Evidence.of(rows)
 
 
 AROUND = ((problem(64), 0.5), (problem(256), 0.5))
@@ -60,18 +60,19 @@ def test_one_near_problem_where_it_did_not_win_is_enough_against_it(share: float
 
 def test_winning_with_one_half_of_the_samples_only_is_no_win() -> None:
     rows = [
-        Measured(p, {WON: 0.5, DEFAULT: 1.0}, halves_ms={WON: (0.5, 1.1), DEFAULT: (1.0, 1.0)})
+        Measured(p, {WON: 0.5, DEFAULT: 1.0}, DEFAULT, {WON: (0.5, 1.1), DEFAULT: (1.0, 1.0)})
         for p, _ in AROUND
     ]
-    assert not Evidence.of(rows, [WON, DEFAULT]).supports(problem(128), WON, DEFAULT)
+    assert not Evidence.of(rows).supports(problem(128), WON, DEFAULT)
 
 
 def test_it_must_have_beaten_the_default_of_the_problem_itself() -> None:
     rows = [
-        Measured(p, {WON: 0.5, DEFAULT: 1.0, OTHER_DEFAULT: 0.4}, default=DEFAULT)
+        Measured(p, {WON: 0.5, DEFAULT: 1.0, OTHER_DEFAULT: 0.5}, default=DEFAULT)
         for p, _ in AROUND
     ]
-    both = Evidence.of(rows, [WON, OTHER_DEFAULT])
+    far = Measured(problem(1), {OTHER_DEFAULT: 1.0}, default=OTHER_DEFAULT)
+    both = Evidence.of([*rows, far])
     assert both.supports(problem(128), WON, DEFAULT)
     assert not both.supports(problem(128), WON, OTHER_DEFAULT)
     # Never measured beside it: nothing is known.

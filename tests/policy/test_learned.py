@@ -12,13 +12,11 @@ import pytest
 
 from tests.policy.stored import CPU, config, default_of, problem, put, task_of
 from tritune.kernels.rms_norm import KERNEL
-from tritune.policy import describe, learned, portfolio, saved
-from tritune.policy.features import Fields
+from tritune.policy import describe, learned, saved
 from tritune.policy.measured import Measured, read
-from tritune.policy.nearest import Nearest
+from tritune.policy.nearest import Fields, nearest_configs
 from tritune.policy.policy import Policy
-from tritune.policy.regret import LARGEST_COST, AgainstDefault, cost_of_answer, first_choice
-from tritune.policy.tree import Tree
+from tritune.policy.regret import LARGEST_COST, AgainstDefault, cost_of_answer, held_out
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Samples
@@ -67,27 +65,9 @@ def fitted(rows: Sequence[Measured]) -> learned.LearnedPolicy:
     return policy
 
 
-def test_regimes_are_learned_and_hold_for_problems_never_seen() -> None:
-    policy = fitted(rows_of(84, noise=0.01))
-    assert isinstance(policy.chooser, Tree)
-    for rows in (1, 100, 200, 1000, 100_000):
-        for wide in (False, True):
-            fields: Fields = {"rows": rows, "columns": 5000, "dtype": "float32", "wide": wide}
-            assert policy.chooser.ranked(fields)[0] == rule(fields)
-
-
-def test_the_set_is_as_small_as_the_bound_allows() -> None:
-    policy = fitted(rows_of(84))
-    assert set(policy.chooser.configs) == {SMALL, LARGE, WIDE}
-    assert policy.bound == 1.0
-    few = portfolio.choose(rows_of(84), anything, bound=1.03, most=2)
-    assert len(few.configs) == 2
-    assert few.bound >= 1.5
-
-
 def test_regret_is_measured_on_problems_that_were_held_out() -> None:
-    # Nothing to learn: each problem has a winner by chance. A tree that may look at its own
-    # problems makes no mistake on them, so a small figure here would be a figure of the training.
+    # Nothing to learn: each problem has a winner by chance. Who may look at the problem itself
+    # makes no mistake, so a small figure here would be a figure of the training.
     rng = random.Random(1)
     configs = [Config.of(TILE=n) for n in range(8)]
     rows = [
@@ -95,9 +75,10 @@ def test_regret_is_measured_on_problems_that_were_held_out() -> None:
         for row in rows_of(60)
         for lucky in [rng.choice(configs)]
     ]
-    answer = first_choice(learned.choosers(rows, anything)[-1], anything)
-    assert {cost_of_answer(answer(row), row) for row in rows} == {0.0}
-    regret = fitted(rows).regret
+    policy = fitted(rows)
+    first = [policy.evidence.nearest(row.problem)[0] for row in rows]
+    assert {cost_of_answer(c, row) for c, row in zip(first, rows, strict=True)} == {0.0}
+    regret = policy.regret
     assert regret is not None
     assert regret.mean > 0.5
     assert (regret.p95, regret.measured, regret.problems) == (1.0, 60, 60)
@@ -116,16 +97,17 @@ def test_regret_counts_only_answers_that_somebody_measured() -> None:
 
 
 def test_an_answer_that_fails_and_one_by_default_are_part_of_the_regret() -> None:
-    fields: Fields = {"rows": 64, "dtype": "float32"}
-    answer = first_choice(Nearest([(fields, LARGE)]), anything)
-    times = {SMALL: 1.0, LARGE: math.inf, WIDE: 1.25}
-    row = Measured(fields, times)
-    assert cost_of_answer(answer(row), row) == LARGEST_COST
+    near: list[Fields] = [{"rows": 2**n, "dtype": "float32"} for n in range(4)]
+    rows = [Measured(fields, {LARGE: 1.0}) for fields in near]
+    failed = Measured({"rows": 64, "dtype": "float32"}, {SMALL: 1.0, LARGE: math.inf})
+    regret, _ = held_out([*rows, failed], anything)
+    assert (regret.p95, regret.measured) == (LARGEST_COST, 5)
     other: Fields = {"rows": 64, "dtype": "float16"}
-    row = Measured(other, times, default=WIDE)
-    assert cost_of_answer(answer(row), row) == 0.25
-    row = Measured(other, times)
-    assert cost_of_answer(answer(row), row) is None
+    times = {SMALL: 1.0, WIDE: 1.25}
+    regret, _ = held_out([*rows, Measured(other, times, default=WIDE)], anything)
+    assert (regret.p95, regret.measured) == (0.25, 5)
+    regret, _ = held_out([*rows, Measured(other, times)], anything)
+    assert (regret.p95, regret.measured) == (0.0, 4)
 
 
 @pytest.mark.parametrize("count", range(4, 9))
@@ -134,57 +116,35 @@ def test_any_number_of_problems_can_be_learned_from(count: int) -> None:
     assert (policy.regret is None) == (count < learned.FEWEST_PROBLEMS)
 
 
-def test_gaps_are_filled_from_problems_alike_and_failures_never_chosen() -> None:
-    rows = rows_of(84)
-    gaps = [
-        Measured(
-            row.problem,
-            {
-                c: math.inf if c == SMALL and row.problem["wide"] else ms
-                for k, (c, ms) in enumerate(row.times_ms.items())
-                if c == rule(row.problem) or (i + k) % 3 == 0
-            },
-        )
-        for i, row in enumerate(rows)
-    ]
-    costs = portfolio.slowdown_costs(gaps, [SMALL, LARGE, WIDE], anything)
-    assert not (costs != costs).any()
-    policy = fitted(gaps)
-    right = [policy.chooser.ranked(row.problem)[0] == rule(row.problem) for row in rows]
-    assert sum(right) >= 0.95 * len(right)
-
-
-def test_what_is_not_valid_for_a_problem_is_out_of_the_question() -> None:
-    rows = [Measured(row.problem, {rule(row.problem): 1.0}) for row in rows_of(84)]
-    costs = portfolio.slowdown_costs(rows, [WIDE], lambda config, fields: bool(fields["wide"]))
-    assert all(
-        cost == (0.0 if row.problem["wide"] else portfolio.HOPELESS)
-        for row, cost in zip(rows, costs[:, 0], strict=True)
-    )
-
-
 def test_a_dtype_or_flag_never_seen_is_not_guessed_at() -> None:
-    chooser = fitted(rows_of(84)).chooser
+    evidence = fitted(rows_of(84)).evidence
     fields: Fields = {"rows": 64, "columns": 64, "dtype": "float16", "wide": False}
-    assert chooser.ranked(fields) == []
-    assert chooser.ranked({**fields, "dtype": "float32"}) != []
+    assert evidence.nearest(fields) == []
+    assert evidence.nearest({**fields, "dtype": "float32"}) != []
 
 
-def test_few_problems_answer_by_the_nearest() -> None:
-    policy = fitted(rows_of(3))
-    assert isinstance(policy.chooser, Nearest)
-    assert policy.regret is None
-    assert learned.fit([], anything, "kernel", "identity", "device") is None
+def test_the_nearest_problems_config_comes_first_and_each_config_once() -> None:
+    known: list[tuple[Fields, Config]] = [
+        ({"rows": rows, "dtype": "float32"}, found)
+        for rows, found in ((1, SMALL), (16, LARGE), (32, LARGE), (1024, WIDE))
+    ]
+    assert nearest_configs(known, {"rows": 20, "dtype": "float32"}) == [LARGE, SMALL, WIDE]
+    # As near as each other: the first of the known problems.
+    assert nearest_configs(known[:2], {"rows": 4, "dtype": "float32"}) == [SMALL, LARGE]
 
 
-def test_measurements_that_are_missing_are_asked_for() -> None:
-    rows = rows_of(84)
+def test_a_config_that_is_not_valid_is_passed_over() -> None:
+    rows = with_default(rows_of(84))
+    fields = rows[20].problem
     policy = fitted(rows)
-    assert learned.wanted(rows, policy.chooser, anything) == []
-    gap = Measured(rows[5].problem, {NEVER: 1.0})
-    asked = learned.wanted([*rows[:5], gap, *rows[6:]], policy.chooser, anything)
-    assert {c for fields, c in asked if fields == gap.problem} == {SMALL, LARGE, WIDE}
-    assert len(asked) == 3
+    assert policy.answer(fields, DEFAULT, anything) == rule(fields)
+    assert policy.answer(fields, DEFAULT, lambda config, _: config != rule(fields)) == LARGE
+    assert policy.answer(fields, DEFAULT, lambda *_: False) is None
+
+
+def test_from_nothing_nothing_is_learned() -> None:
+    assert learned.fit([], anything, "kernel", "identity", "device") is None
+    assert fitted(rows_of(3)).regret is None
 
 
 @pytest.mark.parametrize("count", [3, 84])
@@ -231,8 +191,7 @@ def test_what_was_learned_from_a_store_answers_and_is_described(
         describe.learn_and_save(store, KERNEL, device)
         lines = describe.describe(store, KERNEL, device)
     assert lines == [
-        "a tree over 2 configs, learned from 22 problems",
-        "bound: each known problem has one of them within 0.0% of its best",
+        "the nearest problem's, of 2 configs, learned from 22 problems",
         "regret on held-out problems: mean 0.0%, 95th percentile 0.0% "
         "(22 of 22 answers were measured)",
         "problems that were not tuned: one of these configs where measurements on both sides speak "
@@ -249,8 +208,8 @@ def test_a_policy_whose_held_out_answers_were_slower_than_the_default_is_not_fol
     trusted = fitted(with_default(rows_of(84)))
     assert trusted.trusted
     assert trusted.held_out is not None
-    for held_out in (None, AgainstDefault(40, 0.2), AgainstDefault(2, 0.0)):
-        policy = dataclasses.replace(trusted, held_out=held_out)
+    for figures in (None, AgainstDefault(40, 0.2), AgainstDefault(2, 0.0)):
+        policy = dataclasses.replace(trusted, held_out=figures)
         fields = rows_of(84)[20].problem
         assert trusted.answer(fields, DEFAULT, anything) == rule(fields)
         assert policy.answer(fields, DEFAULT, anything) is None

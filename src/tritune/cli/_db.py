@@ -67,7 +67,7 @@ def show_kernel(kernel: str, store: str | None, as_json: bool) -> None:
 
 def export_policy(output: Path | None, kernel: str, store: str | None) -> None:
     """Write what was learned of a kernel, most recently and on any device, as Python."""
-    from tritune.policy.tree_code import export_python
+    from tritune.policy.python_code import export_python
 
     with _told(), Store(store, read_only=True) as opened:
         found = summaries(opened, kernel)

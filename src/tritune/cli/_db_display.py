@@ -122,7 +122,6 @@ def kernel_document(
                 ],
                 "learned": policy
                 and {
-                    "bound": policy.bound,
                     "regret": policy.regret and dict(vars(policy.regret)),
                     "problems": policy.problems,
                 },

@@ -1,4 +1,4 @@
-"""Whether a config that won for other problems may be used for one that was never measured.
+"""Decide whether a config that won for other problems may be used for one never measured.
 
 A tuned config is often the worst choice a little further away: the best tile for one row computes
 one row at a time for a thousand. So a config is used for a problem that was not tuned only if
@@ -8,13 +8,14 @@ the kernel's default for that very problem. Everything else runs with the defaul
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritune.policy.features import Fields, is_size, same_kind
-from tritune.policy.measured import Halves, Measured
+from tritune.policy.measured import Halves, Measured, Valid
+from tritune.policy.nearest import Fields, is_size, nearest_configs, same_kind
 from tritune.space import Config
 
 #: A near problem's sizes are at most so many times as large or as small.
@@ -25,24 +26,47 @@ MARGIN = 0.03
 
 @dataclass(frozen=True)
 class Evidence:
-    """What some configs, and the defaults, took for each known problem: from one half of the
+    """The times of the winners and the defaults for each known problem: from one half of the
     samples and from the other, because the best of many noisy times is too good to be true.
     """
 
     times_ms: Sequence[tuple[Fields, Mapping[Config, Halves]]]
 
     @staticmethod
-    def of(rows: Sequence[Measured], configs: Sequence[Config]) -> Evidence:
-        """Collect what is known of these configs and of all defaults."""
-        wanted = {*configs, *(row.default for row in rows if row.default is not None)}
+    def of(rows: Sequence[Measured]) -> Evidence:
+        """Collect what is known of the winners and of all defaults."""
+        wanted = {config for row in rows for config in (row.fastest(1)[0], row.default) if config}
         listed = sorted(wanted, key=lambda config: config.key)
         return Evidence(
             [(row.problem, {c: row.halves(c) for c in listed if c in row.times_ms}) for row in rows]
         )
 
+    @functools.cached_property
+    def winners(self) -> Sequence[tuple[Fields, Config]]:
+        """The known problems, each with the fastest config."""
+        return [
+            (problem, min(times, key=lambda config: (sum(times[config]), config.key)))
+            for problem, times in self.times_ms
+        ]
+
+    def nearest(self, fields: Fields) -> list[Config]:
+        """Return the winners of the nearest problems."""
+        return nearest_configs(self.winners, fields)
+
+    def answer(self, fields: Fields, default: Config, valid: Valid) -> Config | None:
+        """Return the first winner of a near problem that measurements speak for; None where the
+        default is the winner of a nearer one, or there is none.
+        """
+        for config in self.nearest(fields):
+            if config == default:
+                return None
+            if valid(config, fields) and self.supports(fields, config, default):
+                return config
+        return None
+
     def supports(self, fields: Fields, config: Config, default: Config) -> bool:
-        """Whether a config beat this default by more than the noise for every near problem where
-        both were measured, and the problem's sizes lie between those of such problems.
+        """Return whether a config beat this default by more than the noise for every near problem
+        where both were measured, and the problem's sizes lie between those of such problems.
         """
         near = [
             (problem, times)
@@ -75,7 +99,7 @@ class Evidence:
 
 
 def is_near(one: Fields, other: Fields) -> bool:
-    """Whether two problems differ in sizes only, and in those by a factor of two at most.
+    """Return whether two problems differ in sizes only, and in those by a factor of two at most.
 
     Tiles are powers of two, so a size that is none (2560 columns beside 2048) may be another
     regime altogether: unless both are powers of two, sizes must be equal.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from tritune.policy.features import Fields
+from tritune.policy.nearest import Fields
 from tritune.space import Config
 
 if TYPE_CHECKING:
@@ -34,17 +34,8 @@ class Measured:
     #: The same times from one half of the samples and from the other.
     halves_ms: Mapping[Config, Halves] = field(default_factory=dict)
 
-    @property
-    def best_ms(self) -> float:
-        return min(self.times_ms.values())
-
-    def slowdown(self, config: Config) -> float | None:
-        """How many times the best time a config takes; None if nobody has tried it."""
-        ms = self.times_ms.get(config)
-        return None if ms is None else ms / self.best_ms
-
     def cost(self, config: Config) -> float | None:
-        """By which share of the best config's time a config takes longer; None if nobody tried it.
+        """Return a config's time beyond the best, as a share of the best; None if nobody tried it.
 
         The best is found with one half of the samples and timed with the other: the best of many
         noisy times is too good to be true, and nothing could come near it.
@@ -55,7 +46,7 @@ class Measured:
         return self.halves(config)[1] / self.halves(best)[1] - 1.0
 
     def slower_than_default(self, config: Config | None) -> float | None:
-        """By which share of the default's time a config takes longer; None if nobody tried both."""
+        """Return the time beyond the default's, as a share of it; None if nobody tried both."""
         default = self.default
         if config not in self.times_ms or default not in self.times_ms:
             return None
@@ -63,18 +54,18 @@ class Measured:
         return self.halves(config)[1] / self.halves(default)[1] - 1.0
 
     def halves(self, config: Config) -> Halves:
-        """A config's time from one half of its samples and from the other."""
+        """Return a config's time from one half of its samples and from the other."""
         ms = self.times_ms[config]
         return self.halves_ms.get(config, (ms, ms))
 
     def fastest(self, count: int) -> list[Config]:
-        """The best configs, the best first."""
+        """Return the best configs, the best first."""
         ranked = sorted((ms, c.key, c) for c, ms in self.times_ms.items() if ms < math.inf)
         return [config for _, _, config in ranked[:count]]
 
 
 def read(store: Store, kernel: str, identity: str, device: str) -> list[Measured]:
-    """Every problem of a kernel that something was measured for, in the order of their text."""
+    """Return every measured problem of a kernel, in the order of their text."""
     by_problem: dict[str, list[Trial]] = {}
     for trial in store.all_trials(kernel, identity, device):
         by_problem.setdefault(trial.task.problem, []).append(trial)
@@ -91,7 +82,7 @@ def read(store: Store, kernel: str, identity: str, device: str) -> list[Measured
 
 
 def times_of(trials: Sequence[Trial]) -> dict[Config, float]:
-    """Each config's median time: that of the final race if it took part, else of the search."""
+    """Return each config's median time: of the final race if it took part, else of the search."""
     return _by_config(trials, statistics.median, math.inf)
 
 
@@ -124,7 +115,7 @@ def _halves(times: list[float]) -> Halves:
 
 
 def digest(rows: Sequence[Measured]) -> str:
-    """A digest of the data, to tell whether something was learned from these or from others."""
+    """Return a digest of the data, to tell whether a policy was learned from it."""
     text = json.dumps(
         [
             [dict(row.problem), sorted((c.key, repr(ms)) for c, ms in row.times_ms.items())]

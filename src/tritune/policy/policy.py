@@ -19,10 +19,9 @@ import torch
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy import modes
 from tritune.policy.background import Background
-from tritune.policy.features import same_kind
 from tritune.policy.knowledge import Answer, Knowledge, is_valid
 from tritune.policy.modes import Setting
-from tritune.policy.nearest import Nearest
+from tritune.policy.nearest import nearest_configs, same_kind
 from tritune.policy.recorder import Key, Recorder
 from tritune.policy.serving import CompileGuard, NotWarmedError, warming
 from tritune.policy.sources import Source, StoreSource, warn_once
@@ -215,7 +214,7 @@ class Policy:
         default = kernel.default(problem, target.family, target.arch)
         if any(config == default for _, config in alike):
             return Answer(default, "warmed")
-        for config in Nearest(alike).ranked(fields):
+        for config in nearest_configs(alike, fields):
             if is_valid(kernel, target, config, fields):
                 warn_once(
                     f"{kernel.name} was not warmed for all problems that are served: those run "

@@ -1,32 +1,23 @@
-"""How good answers are for problems that were not learned from."""
+"""Measure how good answers are for problems that were held out while learning."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from tritune.policy.evidence import Evidence
 from tritune.policy.measured import Measured, Valid
-from tritune.policy.nearest import Nearest
-from tritune.policy.tree import Tree
 from tritune.space import Config
 
-Chooser: TypeAlias = "Tree | Nearest"
-#: What a call of a known problem would run with, were the problem not known; None: nobody can say.
-Answerer = Callable[[Measured], "Config | None"]
-#: Makes one or several from measurements.
-Learner = Callable[[Sequence[Measured]], Sequence[Answerer]]
 Answers = Sequence[tuple[Measured, "Config | None"]]
 
-#: Parts that the problems are split into; each is held out once.
+#: The number of parts that the problems are split into; each is held out once.
 FOLDS = 5
 #: What an answer costs at most: one that fails counts as eight times as slow as the best.
 LARGEST_COST = 7.0
-#: An answer that nobody has measured is judged as if it cost this; it is in no figure.
-UNMEASURED_COST = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,52 +33,46 @@ class Regret:
     measured: int
     problems: int
 
-    @property
-    def judged(self) -> float:
-        """For choosing between ways of choosing: knowing less is no advantage."""
-        unmeasured = self.problems - self.measured
-        return (self.mean * self.measured + UNMEASURED_COST * unmeasured) / self.problems
-
 
 @dataclass(frozen=True)
 class AgainstDefault:
     """How answers that are not the default compare with it, for problems held out."""
 
-    #: So many were measured, and the default too.
+    #: The number of answers that were measured, and the default too.
     answers: int
     #: By which share of the default's time the worst of them was slower; at most 0 if none was.
     slower: float
 
 
-def held_out_answers(rows: Sequence[Measured], learner: Learner) -> list[Answers]:
+def held_out(rows: Sequence[Measured], valid: Valid) -> tuple[Regret, AgainstDefault]:
     """Learn without a part of the problems and ask for those, part by part.
 
-    The answers of each way of answering that the learner gives.
+    The regret is that of the nearest problems' configs; what is compared with the default is what
+    calls get.
     """
+    nearest: list[tuple[Measured, Config | None]] = []
+    called: list[tuple[Measured, Config | None]] = []
+    for row, evidence in _folds(rows):
+        offered = (c for c in evidence.nearest(row.problem) if valid(c, row.problem))
+        nearest.append((row, next(offered, row.default)))
+        if row.default is not None:
+            found = evidence.answer(row.problem, row.default, valid)
+            called.append((row, found or row.default))
+    return regret_of(nearest), against_default(called)
+
+
+def _folds(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Evidence]]:
+    """Yield each problem with what is known when its part is held out."""
     order = list(range(len(rows)))
     random.Random(0).shuffle(order)
-    answers: list[list[tuple[Measured, Config | None]]] = []
     for fold in range(FOLDS):
-        held_out = set(order[fold::FOLDS])
-        found = learner([row for i, row in enumerate(rows) if i not in held_out])
-        answers = answers or [[] for _ in found]
-        for each, answer in zip(answers, found, strict=True):
-            each += [(rows[i], answer(rows[i])) for i in sorted(held_out)]
-    return list(answers)
-
-
-def first_choice(chooser: Chooser, valid: Valid) -> Answerer:
-    """Answer with what a chooser likes best, and with the default where it has nothing to offer."""
-
-    def answer(row: Measured) -> Config | None:
-        offered = (c for c in chooser.ranked(row.problem) if valid(c, row.problem))
-        return next(offered, row.default)
-
-    return answer
+        out = set(order[fold::FOLDS])
+        evidence = Evidence.of([row for i, row in enumerate(rows) if i not in out])
+        yield from ((rows[i], evidence) for i in sorted(out))
 
 
 def cost_of_answer(config: Config | None, row: Measured) -> float | None:
-    """By which share of the best time a call would be slower; None if nobody measured that."""
+    """Return by which share of the best time a call is slower; None if nobody measured that."""
     cost = None if config is None else row.cost(config)
     return None if cost is None else min(cost, LARGEST_COST)
 

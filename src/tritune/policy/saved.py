@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tritune.store import Store
 
 FORMAT = "tritune-policy"
-VERSION = 2
+VERSION = 3
+#: Files of version 2 have a tree or a list of winners too; all of it follows from the evidence.
+READABLE = (2, VERSION)
 
 
 def path_of(store: Store, kernel: str, device: str) -> Path:
@@ -52,7 +54,7 @@ def load(store: Store, kernel: str, identity: str, device: str) -> LearnedPolicy
         return None
     document = load_json(path)
     try:
-        if document["format"] != FORMAT or document["version"] != VERSION:
+        if document["format"] != FORMAT or document["version"] not in READABLE:
             return None
         policy = LearnedPolicy.from_json(document)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

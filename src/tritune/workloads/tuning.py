@@ -20,9 +20,9 @@ from tritune.kernels.kernel import Kernel, Problem
 from tritune.pack.contents import Section
 from tritune.policy import refresh
 from tritune.policy.describe import learn_and_save
-from tritune.policy.features import distance as problem_distance
 from tritune.policy.measured import times_of
-from tritune.policy.nearest import Nearest
+from tritune.policy.nearest import distance as problem_distance
+from tritune.policy.nearest import nearest_configs
 from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
@@ -195,8 +195,9 @@ def race_near_winners(
 def near_winners(store: Store, job: Job) -> list[Config]:
     """Return the winners of the nearest problems of the same kind that are valid for this one."""
     task = job.task
-    nearest = Nearest.of(store.winners(task.kernel, task.identity, task.device))
-    offered = nearest.ranked(json.loads(task.problem)) if nearest is not None else ()
+    winners = store.winners(task.kernel, task.identity, task.device)
+    known = [(json.loads(winner.task.problem), winner.config) for winner in winners]
+    offered = nearest_configs(known, json.loads(task.problem))
     return [config for config in offered if config in job.points and config != job.default]
 
 
