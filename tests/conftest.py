@@ -39,12 +39,12 @@ else:
 
 
 @pytest.fixture(autouse=True)
-def no_known_calls() -> None:
+def empty_call_caches() -> None:
     """What an op remembers of its calls would make one test depend on those before it."""
     call_cache = sys.modules.get("tritune.ops.call.call_cache")
     if call_cache is not None:
-        for op in call_cache.Repeats.every:
-            op.forget()
+        for op in call_cache.CallCache.instances:
+            op.clear()
 
 
 def pytest_unconfigure() -> None:

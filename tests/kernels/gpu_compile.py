@@ -7,8 +7,6 @@ would use: its config, its specialised arguments, its flags.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-import tritune.ops
+from tritune.ops import linear, paged_attention
+from tritune.ops.call import trace
 from tritune.targets.binary import read_compiled
 
 KIB = 1024
@@ -92,11 +91,9 @@ def compiling_for(target: Target, **changes: Any) -> Iterator[list[tuple[JITFunc
         patch.setattr(triton.runtime.driver, "_active", CompilingDriver(target))
         patch.setattr(JITFunction, "run", compile_only)
         # The tensors are the CPU's, but the config shall be the target's.
-        for module in pkgutil.iter_modules(tritune.ops.__path__):
-            imported = importlib.import_module(f"tritune.ops.{module.name}")
-            for name, value in (("compile_target", lambda _: target), ("config_for", config_for)):
-                if hasattr(imported, name):
-                    patch.setattr(imported, name, value)
+        patch.setattr(trace, "config_for", config_for)
+        for module in (linear, paged_attention):
+            patch.setattr(module, "compile_target", lambda _: target)
         yield compiled
 
 

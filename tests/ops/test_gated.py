@@ -95,7 +95,7 @@ def test_each_config_of_the_cpu_gives_the_same_within_the_rule(
     assert len(configs) > 10
     for config in configs[:: len(configs) // 5]:
         monkeypatch.setattr(
-            "tritune.ops.gated.config_for", lambda *_, config=config: config.as_kwargs()
+            "tritune.ops.call.trace.config_for", lambda *_, config=config: config.as_kwargs()
         )
         check("silu", gate, up)
 

@@ -48,7 +48,7 @@ def test_tensors_without_dense_memory_are_refused(call: Call, name: str) -> None
 
 
 @pytest.mark.parametrize("call", EVERY)
-def test_a_nested_tensor_is_refused_after_known_calls(call: Call) -> None:
+def test_a_nested_tensor_is_refused_after_cached_calls(call: Call) -> None:
     for _ in range(3):
         call.run()
     name, tensor = next(iter(call.tensors.items()))

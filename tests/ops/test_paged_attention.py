@@ -20,6 +20,7 @@ from tritune.kernels.paged_attention import (
 )
 from tritune.ops import paged_attention as module
 from tritune.ops.attention import attention, attention_varlen
+from tritune.ops.call import trace
 from tritune.ops.paged_attention import paged_attention
 from tritune.policy import forced
 from tritune.space import Config
@@ -326,9 +327,9 @@ def test_the_three_ops_give_window_and_alibi_one_meaning(flags):
 
 def test_few_long_sequences_are_split_by_default(monkeypatch):
     chosen = []
-    choose = module.config_for
+    choose = trace.config_for
     monkeypatch.setattr(
-        module, "config_for", lambda *args: chosen.append(choose(*args)) or chosen[-1]
+        trace, "config_for", lambda *args: chosen.append(choose(*args)) or chosen[-1]
     )
     check(batch([(1, 2500)]))
     assert chosen[0]["NUM_SPLITS"] > 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import Any
 
 import pytest
 import torch
 
-import tritune.ops
+import tritune
 from tests.workloads.small import SMALL, every_op, every_problem
 from tritune.kernels.kernel import Problem
+from tritune.ops.call import trace
 from tritune.targets.roofline import Limits
 from tritune.testing import assert_within_rule
 from tritune.workloads import WORKLOADS, workload_named, workload_of
@@ -39,10 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Problem]]:
 
         return listen
 
-    for module in pkgutil.iter_modules(tritune.ops.__path__):
-        imported = importlib.import_module(f"tritune.ops.{module.name}")
-        if hasattr(imported, "config_for"):
-            monkeypatch.setattr(imported, "config_for", listening(imported.config_for))
+    monkeypatch.setattr(trace, "config_for", listening(trace.config_for))
     return found
 
 

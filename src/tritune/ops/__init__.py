@@ -1,3 +1,1 @@
-"""The functions people call, registered with torch. Each works out its problem, asks for a config
-and launches.
-"""
+"""The public ops, registered with torch. Each computes its problem, gets a config and launches."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,20 +20,24 @@ from tritune.ops.call.attention_checks import (
     check_per_head,
     wrong_starts,
 )
-from tritune.ops.call.attention_plan import Lengths, Options, Plan, plan_attention
-from tritune.ops.call.attention_splits import merge_splits, packed, split_results
+from tritune.ops.call.attention_problems import (
+    LaunchFacts,
+    Lengths,
+    Options,
+    default_scale,
+    launch_facts,
+)
+from tritune.ops.call.attention_splits import contiguous, launch_splits
 from tritune.ops.call.autocast import autocast, autocasts
-from tritune.ops.call.batching import folded, one_by_one
-from tritune.ops.call.call_cache import Repeats
-from tritune.ops.call.checks import Check, looks_inside
-from tritune.ops.call.launch import Steps, cdiv
+from tritune.ops.call.batching import MakeRule, folded, one_by_one
+from tritune.ops.call.call_cache import CallCache
+from tritune.ops.call.checks import Check, checks_values, given, shape_of
 from tritune.ops.call.library import register
-from tritune.ops.call.shapes import described, given
-from tritune.policy import config_for
+from tritune.ops.call.trace import Trace, cdiv
 
 __all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]
 
-_calls = Repeats()
+_cache = CallCache()
 
 
 def attention(
@@ -70,8 +74,8 @@ def attention(
     """
     if isinstance(q, torch.Tensor) and q.dim():
         inputs = given(q, k, v, mask, alibi_slopes, sinks)
-        flags = (causal, scale if scale is not None else _scale(q, None), window, softcap)
-        outs = _calls((*flags, return_lse, *_which(mask, alibi_slopes, sinks)), *inputs)
+        flags = (causal, scale if scale is not None else default_scale(q, None), window, softcap)
+        outs = _cache((*flags, return_lse, *_present(mask, alibi_slopes, sinks)), *inputs)
         if outs is not None:
             return outs if return_lse else outs[0]
     if autocasts(q):
@@ -84,10 +88,10 @@ def attention(
             if mask is not None:
                 _check_mask(check, mask, (*q.shape[:3], k.shape[2]))
             check.same_device(q=q, k=k, v=v, mask=mask, alibi_slopes=alibi_slopes, sinks=sinks)
-    arguments = (
-        q, k, v, causal, _scale(q, scale), window, softcap, mask, alibi_slopes, sinks
+    call = _attention_lse if return_lse else _attention
+    return call(
+        q, k, v, causal, default_scale(q, scale), window, softcap, mask, alibi_slopes, sinks
     )  # fmt: skip
-    return _attention_lse(*arguments) if return_lse else _attention(*arguments)
 
 
 def attention_varlen(
@@ -125,43 +129,37 @@ def attention_varlen(
                 q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks,
                 cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
             )  # fmt: skip
-    arguments = (
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, _scale(q, scale),
-        window, softcap, alibi_slopes, sinks,
+    call = _varlen_lse if return_lse else _varlen
+    return call(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal,
+        default_scale(q, scale), window, softcap, alibi_slopes, sinks,
     )  # fmt: skip
-    return _varlen_lse(*arguments) if return_lse else _varlen(*arguments)
 
 
-def _which(*tensors: torch.Tensor | None) -> list[bool]:
-    """Which of the optional tensors are there."""
+def _present(*tensors: torch.Tensor | None) -> list[bool]:
+    """Return which of the optional tensors are given."""
     return [tensor is not None for tensor in tensors]
-
-
-def _scale(q: torch.Tensor, scale: float | None) -> float:
-    return float(q.shape[-1]) ** -0.5 if scale is None else float(scale)
 
 
 def _check_tensors(
     check: Check, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rank: int
 ) -> bool:
-    """That q, k and v belong together, with heads in dimension 1; whether to look any further."""
-    good = [check.tensor(name, t, rank=rank) for name, t in (("q", q), ("k", k), ("v", v))]
+    """Check that q, k and v fit, with heads in dimension 1; return whether more can be checked."""
+    named = (("q", q), ("k", k), ("v", v))
+    good = [check.tensor(name, t, rank=rank) for name, t in named]
     if not all(good):
         return False
     if not q.dtype == k.dtype == v.dtype:
-        kinds = ", ".join(
-            f"{name} is {dtype_name(t.dtype)}" for name, t in (("q", q), ("k", k), ("v", v))
-        )
-        check.that(False, f"{kinds}, allowed: one dtype for all")
+        kinds = ", ".join(f"{name} is {dtype_name(t.dtype)}" for name, t in named)
+        check.fail(f"{kinds}, allowed: one dtype for all")
     if k.shape[:-1] != v.shape[:-1]:
-        check.that(
-            False,
-            f"k is {described(k)} and v {described(v)}, allowed: shapes that differ in the last "
-            "dimension only",
+        check.fail(
+            f"k is {shape_of(k)} and v {shape_of(v)}, allowed: shapes that differ in the last "
+            "dimension only"
         )
     check_heads(check, q, k, v, k.shape[1])
     if rank == 4 and q.shape[0] != k.shape[0]:
-        check.that(False, f"q has a batch of {q.shape[0]} and k of {k.shape[0]}, allowed: the same")
+        check.fail(f"q has a batch of {q.shape[0]} and k of {k.shape[0]}, allowed: the same")
     return True
 
 
@@ -172,10 +170,9 @@ def _check_starts(check: Check, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.
         return False
     counts = cu_seqlens_q.shape[0], cu_seqlens_k.shape[0]
     if counts[0] != counts[1] or counts[0] < 1:
-        check.that(
-            False,
+        check.fail(
             f"cu_seqlens_q has {counts[0]} entries and cu_seqlens_k {counts[1]}, "
-            "allowed: one more than there are sequences, in both",
+            "allowed: one more than there are sequences, in both"
         )
     return True
 
@@ -186,11 +183,11 @@ def _check_mask(check: Check, mask: torch.Tensor, shape: tuple[int, ...]) -> Non
     if mask.dim() > 4 or any(
         n != 1 and n != m for n, m in zip(reversed(mask.shape), reversed(shape), strict=False)
     ):
-        check.that(False, f"mask is {described(mask)}, allowed: what can be broadcast to {shape}")
+        check.fail(f"mask is {shape_of(mask)}, allowed: what can be broadcast to {shape}")
 
 
 class _Inputs(NamedTuple):
-    """The tensors of a call; what is absent is None."""
+    """The tensors of a call; absent ones are None."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -209,82 +206,72 @@ def _launch(
     window: int | None,
     softcap: float | None,
     with_lse: bool,
-) -> tuple[tuple[torch.Tensor, ...], Steps | None]:
-    """Both layouts. The result, with or without the log-sum-exp, and how it came about."""
+) -> tuple[tuple[torch.Tensor, ...], Trace | None]:
+    """Launch for either layout; return the result, with or without the log-sum-exp."""
     q, k, v, mask, slopes, sinks, starts = inputs
     out = allocation.empty((*q.shape[:-1], v.shape[-1]), like=q)
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if with_lse else None
     outs = (out,) if lse is None else (out, lse)
     if out.numel() == 0:
         return outs, None
-    plan = plan_attention(
+    kind = "none" if mask is None else "boolean" if mask.dtype == torch.uint8 else "additive"
+    facts = launch_facts(
         lengths, starts is not None, q.dtype, (q.shape[1], k.shape[1]),
         (q.shape[-1], v.shape[-1]), (q.stride(), k.stride(), v.stride()),
-        Options(causal, window, softcap is not None, slopes is not None, _kind(mask)),
+        Options(causal, window, softcap is not None, slopes is not None, kind),
     )  # fmt: skip
-    question = (KERNEL, plan.problem, q.device)
-    steps = Steps(question, config_for(*question))
-    splits = steps.config["NUM_SPLITS"]
-    if splits == 1:
-        _launch_kernel(steps, inputs, lengths, plan, scale, softcap, out, lse)
-    else:
-        results = split_results(steps, splits, q.numel() // q.shape[-1], v.shape[-1])
-        _launch_kernel(steps, inputs, lengths, plan, scale, softcap, *results)
-        merge_splits(steps, results, out, lse, sinks, None if starts is None else starts[0])
-    return outs, steps
+    trace = Trace(KERNEL, facts.problem, q.device)
+
+    def launch(out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        _launch_kernel(trace, inputs, lengths, facts, scale, softcap, out, lse)
+
+    launch_splits(trace, launch, out, lse, sinks, None if starts is None else starts[0])
+    return outs, trace
 
 
 def _launch_kernel(
-    steps: Steps,
+    trace: Trace,
     inputs: _Inputs,
     lengths: Lengths,
-    plan: Plan,
+    facts: LaunchFacts,
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
     lse: torch.Tensor | None,
 ) -> None:
     q, k, v, mask, slopes, sinks, starts = inputs
-    problem, (batch, queries, keys) = plan.problem, lengths
-    config = steps.config
+    problem, (batch, queries, keys) = facts.problem, lengths
+    config = trace.config
     group = problem.group if config["PACK_HEADS"] else 1
     tiles = cdiv(queries * group, config["BLOCK_M"])
     sources: Any = (k, v)
     if config.get("USE_DESCRIPTORS"):
-        if plan.described and not (k.data_ptr() | v.data_ptr()) % 16:
+        if facts.describable and not (k.data_ptr() | v.data_ptr()) % 16:
             sources = [_descriptors(t, config) for t in (k, v)]
         else:
             config = {**config, "USE_DESCRIPTORS": False}
-    steps.launch(
+    trace.launch(
         attention_kernel,
         (tiles * problem.heads // group * batch, config["NUM_SPLITS"]),
         (q, *sources, out, lse, mask, slopes, sinks, *(starts or (None, None))),
         (
-            scale, softcap, plan.options.window,
+            scale, softcap, facts.options.window,
             tiles, problem.heads, problem.group, queries, keys, q.numel() // problem.head_size,
-            plan.q, plan.k, plan.v, None if mask is None else mask.stride(),
+            facts.q, facts.k, facts.v, None if mask is None else mask.stride(),
         ),
         SIZE=problem.head_size, VALUE_SIZE=problem.value_size, CAUSAL=problem.causal,
-        OFFSET=plan.offset, **config,
+        OFFSET=facts.offset, **config,
     )  # fmt: skip
 
 
 def _descriptors(tensor: torch.Tensor, config: Mapping[str, Any]) -> tuple[TensorDescriptor, ...]:
-    """One for each part of the head: blocks of tokens of a (batch, head, token, dim) tensor."""
+    """Describe blocks of tokens of a (batch, head, token, dim) tensor, for each part of a head."""
     by_batch = tensor if tensor.dim() == 4 else tensor.transpose(0, 1)[None]
+    shape, strides, tokens = list(by_batch.shape), list(by_batch.stride()), config["BLOCK_N"]
     return tuple(
-        TensorDescriptor(
-            by_batch,
-            list(by_batch.shape),
-            list(by_batch.stride()),
-            [1, 1, config["BLOCK_N"], width],
-        )
+        TensorDescriptor(by_batch, shape, strides, [1, 1, tokens, width])
         for _, width in head_parts(tensor.shape[-1], config["SPLIT_HEAD"])
     )
-
-
-def _kind(mask: torch.Tensor | None) -> str:
-    return "none" if mask is None else "boolean" if mask.dtype == torch.uint8 else "additive"
 
 
 def _run(
@@ -301,16 +288,16 @@ def _run(
     with_lse: bool = False,
 ) -> Any:
     tensors = given(q, k, v, mask, alibi_slopes, sinks)
-    options = (causal, scale, window, softcap, with_lse, *_which(mask, alibi_slopes, sinks))
-    outs = _calls(options, *tensors)
+    options = (causal, scale, window, softcap, with_lse, *_present(mask, alibi_slopes, sinks))
+    outs = _cache(options, *tensors)
     if outs is None:
         lengths = Lengths(q.shape[0], q.shape[2], k.shape[2])
         if mask is not None:
             mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
             mask = mask.expand(lengths.batch, q.shape[1], lengths.queries, lengths.keys)
-        inputs = _Inputs(q, k, v, mask, packed(alibi_slopes), packed(sinks), None)
-        outs, steps = _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
-        _calls.keep(options, tensors, outs, steps)
+        inputs = _Inputs(q, k, v, mask, contiguous(alibi_slopes), contiguous(sinks), None)
+        outs, trace = _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
+        _cache.store(options, tensors, outs, trace)
     return outs if with_lse else outs[0]
 
 
@@ -330,12 +317,12 @@ def _run_varlen(
     sinks: torch.Tensor | None,
     with_lse: bool = False,
 ) -> Any:
-    if looks_inside(q):
+    if checks_values(q):
         with Check("attention_varlen") as check:
             check.reasons += wrong_starts("q", cu_seqlens_q.tolist(), q.shape[0], max_seqlen_q)
             check.reasons += wrong_starts("k", cu_seqlens_k.tolist(), k.shape[0], max_seqlen_k)
     starts = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
-    inputs = _Inputs(q, k, v, None, packed(alibi_slopes), packed(sinks), starts)
+    inputs = _Inputs(q, k, v, None, contiguous(alibi_slopes), contiguous(sinks), starts)
     lengths = Lengths(cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_k)
     outs, _ = _launch(inputs, lengths, causal, scale, window, softcap, with_lse)
     return outs if with_lse else outs[0]
@@ -345,34 +332,28 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> torch.T
     return q.new_empty(*q.shape[:-1], v.shape[-1])
 
 
-def _fake_lse(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> Any:
     return _fake(q, k, v), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-_FLAGS = (
-    "bool causal, float scale, SymInt? window, float? softcap{mask}, "
-    "Tensor? alibi_slopes, Tensor? sinks"
-)
-_STRIDED = "Tensor q, Tensor k, Tensor v, " + _FLAGS.format(mask=", Tensor? mask")
-_PACKED = (
-    "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, " + _FLAGS.format(mask="")
-)
+def _register(
+    name: str, extra: str, run: Callable[..., Any], vmap: MakeRule
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Register an op and the same with the log-sum-exp."""
+    arguments = f"(Tensor q, Tensor k, Tensor v, {extra}, Tensor? alibi_slopes, Tensor? sinks)"
+    run_lse = functools.partial(run, with_lse=True)
+    return (
+        register(f"{name}{arguments} -> Tensor", run, _fake, vmap),
+        register(f"{name}_lse{arguments} -> (Tensor, Tensor)", run_lse, _fake_lse, vmap),
+    )
+
+
+_FLAGS = "bool causal, float scale, SymInt? window, float? softcap"
 # The mask is the eighth argument.
-_fold = functools.partial(folded, arguments=3, mask=7)
-_attention = register(f"attention({_STRIDED}) -> Tensor", _run, _fake, _fold)
-_attention_lse = register(
-    f"attention_lse({_STRIDED}) -> (Tensor, Tensor)",
-    functools.partial(_run, with_lse=True),
-    _fake_lse,
-    _fold,
+_attention, _attention_lse = _register(
+    "attention", f"{_FLAGS}, Tensor? mask", _run, folded(arguments=3, mask=7)
 )
-_varlen = register(f"attention_varlen({_PACKED}) -> Tensor", _run_varlen, _fake, one_by_one)
-_varlen_lse = register(
-    f"attention_varlen_lse({_PACKED}) -> (Tensor, Tensor)",
-    functools.partial(_run_varlen, with_lse=True),
-    _fake_lse,
-    one_by_one,
+_STARTS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k"
+_varlen, _varlen_lse = _register(
+    "attention_varlen", f"{_STARTS}, {_FLAGS}", _run_varlen, one_by_one
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 import triton
@@ -12,22 +11,20 @@ from tritune.dtypes import dtype_name
 from tritune.kernels.gated import KERNEL, GatedProblem, gated_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import leading
-from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check
 from tritune.ops.call.folding import Strides, fold, pair, split
-from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
-from tritune.ops.call.shapes import same_dtype, same_shape
-from tritune.policy import config_for
+from tritune.ops.call.trace import Trace, cdiv
 
-#: What `approximate` may be, and which activation that is.
+#: What `approximate` may be, and the activation that it selects.
 APPROXIMATIONS = {"tanh": "gelu_tanh", "none": "gelu"}
-_calls = Repeats()
+_cache = CallCache()
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up`, in fp32 and rounded once: the activation of Llama's feed-forward layer."""
-    if (outs := _calls(("silu",), gate, up)) is not None:
+    if (outs := _cache(("silu",), gate, up)) is not None:
         return outs[0]
     with Check("silu_mul") as check:
         _check(check, gate, up)
@@ -36,68 +33,63 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
     """`gelu(gate) * up`, in fp32 and rounded once. `approximate` is "tanh", or "none" for erf."""
-    if (outs := _calls((APPROXIMATIONS.get(approximate),), gate, up)) is not None:
+    if (outs := _cache((APPROXIMATIONS.get(approximate),), gate, up)) is not None:
         return outs[0]
     with Check("gelu_mul") as check:
         _check(check, gate, up)
         if approximate not in APPROXIMATIONS:
-            check.that(False, f"approximate is {approximate!r}, allowed: 'tanh', 'none'")
+            check.fail(f"approximate is {approximate!r}, allowed: 'tanh', 'none'")
     return _gelu_mul(gate, up, approximate)
 
 
 def _check(check: Check, gate: torch.Tensor, up: torch.Tensor) -> None:
     if check.tensor("gate", gate) & check.tensor("up", up):
-        same_shape(check, gate=gate, up=up)
-        same_dtype(check, gate=gate, up=up)
+        check.same_shape(gate=gate, up=up)
+        check.same_dtype(gate=gate, up=up)
         check.same_device(gate=gate, up=up)
 
 
 def _run(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
-    if (outs := _calls((activation,), gate, up)) is not None:
+    if (outs := _cache((activation,), gate, up)) is not None:
         return outs[0]
     out = allocation.empty_like(gate)
-    _calls.keep((activation,), (gate, up), (out,), _launch(gate, up, out, activation))
+    _cache.store((activation,), (gate, up), (out,), _launch(gate, up, out, activation))
     return out
 
 
 def _launch(
     gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, activation: str
-) -> Steps | None:
-    plan = _plan(gate.shape, gate.dtype, activation, gate.stride(), up.stride(), out.stride())
-    if plan is None:
+) -> Trace | None:
+    facts = _launch_facts(
+        gate.shape, gate.dtype, activation, gate.stride(), up.stride(), out.stride()
+    )
+    if facts is None:
         for part in split((gate, up, out), gate.dim()):
             _launch(part[0], part[1], part[2], activation)
         return None
-    if not plan.rows:
+    problem, numbers = facts
+    rows, _, columns, *_ = numbers
+    if not rows:
         return None
-    question = (KERNEL, plan.problem, gate.device)
-    config = config_for(*question)
-    blocks = cdiv(plan.columns, config["BLOCK"])
-    steps = Steps(question, config)
-    steps.launch(
+    trace = Trace(KERNEL, problem, gate.device)
+    config = trace.config
+    trace.launch(
         gated_kernel,
-        (cdiv(plan.rows, config["ROWS"]) * blocks,),
+        (cdiv(rows, config["ROWS"]) * cdiv(columns, config["BLOCK"]),),
         (gate, up, out),
-        plan.integers,
+        numbers,
         ACTIVATION=activation,
         **config,
     )
-    return steps
-
-
-class _Plan(NamedTuple):
-    problem: GatedProblem
-    rows: int
-    columns: int
-    integers: tuple[int, ...]  # as the kernel takes them, from `rows` on
+    return trace
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(
+def _launch_facts(
     shape: torch.Size, dtype: torch.dtype, activation: str, gate: Strides, up: Strides, out: Strides
-) -> _Plan | None:
-    """What a launch needs to know beside the tensors; None if they do not fold."""
-    # The innermost dimension is the output's, so that it is written in one go.
+) -> tuple[GatedProblem, tuple[int, ...]] | None:
+    """Return the problem and the kernel's integers, from `rows` on; None if strides do not fold."""
+    # The innermost dimension is the output's, so that it is written contiguously.
     folded = fold(shape, (out, gate, up))
     if len(folded.sizes) > 3:
         return None
@@ -111,19 +103,18 @@ def _plan(
         activation=activation,
     )
     out, gate, up = ((*pair(each[:-1], 0), *(each[-1:] or (1,))) for each in folded.strides)
-    integers = (rows, inner, columns, *gate, *up, *out)
-    return _Plan(problem, rows, columns, integers)
+    return problem, (rows, inner, columns, *gate, *up, *out)
 
 
 _silu_mul = register(
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     lambda gate, up: _run(gate, up, "silu"),
     lambda gate, up: torch.empty_like(gate),
-    functools.partial(leading, arguments=2),
+    leading(2),
 )
 _gelu_mul = register(
     "gelu_mul(Tensor gate, Tensor up, str approximate) -> Tensor",
     lambda gate, up, approximate: _run(gate, up, APPROXIMATIONS[approximate]),
     lambda gate, up, approximate: torch.empty_like(gate),
-    functools.partial(leading, arguments=2),
+    leading(2),
 )

@@ -9,8 +9,7 @@ from torch.utils import _pytree as pytree
 
 from tritune.dtypes import dtype_name
 from tritune.kernels.linear_quantized import dequantize, pack, zero_without_points
-from tritune.ops.call.checks import Check
-from tritune.ops.call.shapes import described
+from tritune.ops.call.checks import Check, shape_of
 
 GROUPS = (32, 64, 128)
 
@@ -37,7 +36,7 @@ class QuantizedWeight:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weight was, and what `dequantize` gives."""
+        """Return the dtype of the weight before, which `dequantize` returns."""
         return self.scales.dtype
 
     @property
@@ -50,14 +49,14 @@ class QuantizedWeight:
         return sum(t.nbytes for t in tensors if t is not None)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The weight as a tensor (N, K), computed in fp32 and rounded once."""
-        # fp64 is left as it is: a reference wants every bit.
+        """Return the weight as a tensor (N, K), computed in fp32 and rounded once."""
+        # References are computed in fp64.
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         weight = dequantize(self.packed, self.scales, self.zeros, self.bits, self.group, exact)
         return weight.to(self.dtype if dtype is None else dtype)
 
     def to(self, device: torch.device | str) -> QuantizedWeight:
-        """The same weight on another device."""
+        """Return the same weight on another device."""
         return replace(
             self,
             packed=self.packed.to(device),
@@ -85,15 +84,14 @@ def quantize_weight(
     symmetric about zero, which `linear` reads a little faster.
     """
     with Check("quantize_weight") as check:
-        check.that(bits in (8, 4), f"bits is {bits!r}, allowed: 8, 4")
-        good = check.that(
-            group in GROUPS, f"group is {group!r}, allowed: {', '.join(map(str, GROUPS))}"
-        )
-        if check.tensor("weight", weight, rank=2) and good and weight.shape[1] % group:
-            check.that(
-                False,
-                f"weight {described(weight)} has {weight.shape[1]} columns, which groups of "
-                f"{group} do not divide: choose a smaller group or pad with zeros",
+        if bits not in (8, 4):
+            check.fail(f"bits is {bits!r}, allowed: 8, 4")
+        if group not in GROUPS:
+            check.fail(f"group is {group!r}, allowed: {', '.join(map(str, GROUPS))}")
+        if check.tensor("weight", weight, rank=2) and group in GROUPS and weight.shape[1] % group:
+            check.fail(
+                f"weight {shape_of(weight)} has {weight.shape[1]} columns, which groups of "
+                f"{group} do not divide: choose a smaller group or pad with zeros"
             )
     n, k = weight.shape
     groups = weight.float().reshape(n, k // group, group)
@@ -123,7 +121,7 @@ def quantize_weight(
 
 
 def _divisors(scales: torch.Tensor) -> torch.Tensor:
-    """Scales to divide by: 1 for a group of zeros, or of what rounds to them."""
+    """Return scales to divide by: 1 where the scale is 0."""
     return torch.where(scales > 0, scales, torch.ones_like(scales)).float()
 
 

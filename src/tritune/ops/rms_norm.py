@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 import triton
@@ -12,16 +11,13 @@ from tritune.dtypes import dtype_name
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem, rms_norm_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import leading
-from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check
 from tritune.ops.call.folding import Strides, fold, pair, split
-from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
-from tritune.ops.call.shapes import rows_of, same_shape, writable
-from tritune.policy import config_for
+from tritune.ops.call.trace import Trace, cdiv
 
-#: The calls of `rms_norm` and of `add_rms_norm`.
-_norms, _sums = Repeats(), Repeats()
+_norm_cache, _add_norm_cache = CallCache(), CallCache()
 
 
 def rms_norm(
@@ -32,15 +28,15 @@ def rms_norm(
     Computed in fp32 and rounded once, to the dtype of x. The result is written into `out` if that
     is given; `out` may be x itself.
     """
-    if out is None and (outs := _norms((eps,), x, weight)) is not None:
+    if out is None and (outs := _norm_cache((eps,), x, weight)) is not None:
         return outs[0]
     with Check("rms_norm") as check:
         good = check.tensor("x", x) & check.tensor("weight", weight, rank=1)
         if good:
-            rows_of(check, "x", x, weight)
+            check.rows("x", x, weight)
         if out is not None and check.tensor("out", out, dtypes=(x.dtype,)) and good:
-            same_shape(check, x=x, out=out)
-            writable(check, "out", out)
+            check.same_shape(x=x, out=out)
+            check.writable("out", out)
         if good:
             check.same_device(x=x, weight=weight, out=out)
     if out is None:
@@ -65,19 +61,20 @@ def add_rms_norm(
     The first result has the dtype of x, the second that of the residual. With `inplace` the norm is
     written where x is, and the sum where the residual is.
     """
-    if not inplace and (outs := _sums((eps,), x, residual, weight)) is not None:
+    if not inplace and (outs := _add_norm_cache((eps,), x, residual, weight)) is not None:
         return outs[0], outs[1]
     with Check("add_rms_norm") as check:
         good = check.tensor("x", x) & check.tensor("weight", weight, rank=1)
         if good:
-            rows_of(check, "x", x, weight)
+            check.rows("x", x, weight)
         if check.tensor("residual", residual) and good:
-            same_shape(check, x=x, residual=residual)
+            check.same_shape(x=x, residual=residual)
             check.same_device(x=x, residual=residual, weight=weight)
             if inplace:
-                writable(check, "x", x)
-                writable(check, "residual", residual)
-                check.that(x is not residual, "x and residual are one tensor: not both can be kept")
+                check.writable("x", x)
+                check.writable("residual", residual)
+                if x is residual:
+                    check.fail("x and residual are one tensor: not both can be kept")
     if not inplace:
         return _add_rms_norm(x, residual, weight, eps)
     _add_rms_norm_inplace(x, residual, weight, eps)
@@ -91,46 +88,40 @@ def _launch(
     eps: float,
     out: torch.Tensor,
     total: torch.Tensor | None,
-) -> Steps | None:
-    """Norm into `out`; the sum with the residual, if there is one, into `total`."""
+) -> Trace | None:
+    """Write the norm into `out`, and the sum with the residual, if there is one, into `total`."""
     added = () if residual is None or total is None else (residual.stride(), total.stride())
-    plan = _plan(x.shape, x.dtype, x.stride(), out.stride(), *added)
-    if plan is None:
+    facts = _launch_facts(x.shape, x.dtype, x.stride(), out.stride(), *added)
+    if facts is None:
         for part in split((x, residual, out, total), x.dim() - 1):
             _launch(part[0], part[1], weight, eps, part[2], part[3])
         return None
-    if not plan.rows:
+    problem, numbers = facts
+    if not numbers[0]:
         return None
-    question = (KERNEL, plan.problem, x.device)
-    config = config_for(*question)
-    steps = Steps(question, config)
-    steps.launch(
+    trace = Trace(KERNEL, problem, x.device)
+    config = trace.config
+    trace.launch(
         rms_norm_kernel,
-        (cdiv(plan.rows, config["ROWS"]),),
+        (cdiv(numbers[0], config["ROWS"]),),
         (x, residual, weight, out, total),
-        (*plan.integers, weight.stride(0), eps),
-        WHOLE=config["BLOCK"] >= plan.problem.columns,
+        (*numbers, weight.stride(0), eps),
+        WHOLE=config["BLOCK"] >= problem.columns,
         **config,
     )
-    return steps
-
-
-class _Plan(NamedTuple):
-    problem: RmsNormProblem
-    rows: int
-    integers: tuple[int, ...]  # as the kernel takes them, from `rows` on
+    return trace
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(
+def _launch_facts(
     shape: torch.Size,
     dtype: torch.dtype,
     x: Strides,
     out: Strides,
     residual: Strides | None = None,
     total: Strides | None = None,
-) -> _Plan | None:
-    """What a launch needs to know beside the tensors; None if their rows do not fold."""
+) -> tuple[RmsNormProblem, tuple[int, ...]] | None:
+    """Return the problem and the kernel's integers, from `rows` on; None if rows do not fold."""
     *leading, columns = shape
     tensors = (x, residual, out, total)
     folded = fold(leading, [each and each[:-1] for each in tensors])
@@ -149,15 +140,14 @@ def _plan(
         for each, rest in zip(tensors, folded.strides, strict=True)
         for stride in (*pair(rest, 0), each[-1] if each else 0)
     )
-    integers = (rows, inner, columns, *strides)
-    return _Plan(problem, rows, integers)
+    return problem, (rows, inner, columns, *strides)
 
 
 def _run(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    if (outs := _norms((eps,), x, weight)) is not None:
+    if (outs := _norm_cache((eps,), x, weight)) is not None:
         return outs[0]
     out = allocation.empty_like(x)
-    _norms.keep((eps,), (x, weight), (out,), _launch(x, None, weight, eps, out, None))
+    _norm_cache.store((eps,), (x, weight), (out,), _launch(x, None, weight, eps, out, None))
     return out
 
 
@@ -172,11 +162,11 @@ def _run_inplace(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
 def _run_add(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if (outs := _sums((eps,), x, residual, weight)) is not None:
+    if (outs := _add_norm_cache((eps,), x, residual, weight)) is not None:
         return outs[0], outs[1]
     out, total = allocation.empty_like(x), allocation.empty_like(residual)
-    steps = _launch(x, residual, weight, eps, out, total)
-    _sums.keep((eps,), (x, residual, weight), (out, total), steps)
+    trace = _launch(x, residual, weight, eps, out, total)
+    _add_norm_cache.store((eps,), (x, residual, weight), (out, total), trace)
     return out, total
 
 
@@ -189,27 +179,22 @@ def _run_add_inplace(
 _rms_norm = register(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     _run,
-    lambda x, weight, eps: torch.empty_like(x),
-    functools.partial(leading, arguments=1),
+    lambda x, *_: torch.empty_like(x),
+    leading(1),
 )
 _rms_norm_out = register(
-    "rms_norm_out(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()",
-    _run_out,
-    lambda x, weight, eps, out: None,
+    "rms_norm_out(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()", _run_out
 )
 _rms_norm_inplace = register(
-    "rms_norm_inplace(Tensor(a!) x, Tensor weight, float eps) -> ()",
-    _run_inplace,
-    lambda x, weight, eps: None,
+    "rms_norm_inplace(Tensor(a!) x, Tensor weight, float eps) -> ()", _run_inplace
 )
 _add_rms_norm = register(
     "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     _run_add,
-    lambda x, residual, weight, eps: (torch.empty_like(x), torch.empty_like(residual)),
-    functools.partial(leading, arguments=2),
+    lambda x, residual, *_: (torch.empty_like(x), torch.empty_like(residual)),
+    leading(2),
 )
 _add_rms_norm_inplace = register(
     "add_rms_norm_inplace(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps) -> ()",
     _run_add_inplace,
-    lambda x, residual, weight, eps: None,
 )

@@ -13,15 +13,13 @@ from tritune.dtypes import INTEGERS, dtype_name
 from tritune.kernels.rope import KERNEL, RopeProblem, rope_kernel
 from tritune.ops.call import allocation
 from tritune.ops.call.batching import one_by_one
-from tritune.ops.call.call_cache import Repeats
-from tritune.ops.call.checks import Check, looks_inside
+from tritune.ops.call.call_cache import CallCache
+from tritune.ops.call.checks import Check, checks_values, given, shape_of
 from tritune.ops.call.folding import Strides, fold, pair, split
-from tritune.ops.call.launch import Steps, cdiv
 from tritune.ops.call.library import register
-from tritune.ops.call.shapes import described, given, same_dtype, same_shape, writable
-from tritune.policy import config_for
+from tritune.ops.call.trace import Trace, cdiv
 
-_calls, _calls_inplace = Repeats(), Repeats()
+_cache, _inplace_cache = CallCache(), CallCache()
 
 
 def rope(
@@ -45,20 +43,20 @@ def rope(
     too. With positions, shaped as the leading dimensions of q or as the last of these, row
     `positions[i]` does.
     """
-    if (outs := _again(q, k, cos, sin, positions, interleaved, inplace)) is not None:
+    if (outs := _cached(q, k, cos, sin, positions, interleaved, inplace)) is not None:
         return outs
     with Check("rope") as check:
         _check(check, q, k, cos, sin, positions)
         if inplace and not check.reasons:
-            writable(check, "q", q)
-            writable(check, "k", k)
+            check.writable("q", q)
+            check.writable("k", k)
     if not inplace:
         return _rope(q, k, cos, sin, positions, interleaved)
     _rope_inplace(q, k, cos, sin, positions, interleaved)
     return q, k
 
 
-def _again(
+def _cached(
     q: torch.Tensor,
     k: torch.Tensor,
     cos: torch.Tensor,
@@ -67,14 +65,14 @@ def _again(
     interleaved: bool,
     inplace: bool,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The results, if there was a call like this one."""
-    calls = _calls_inplace if inplace else _calls
+    """Return the results on a cache hit."""
+    cache = _inplace_cache if inplace else _cache
     if positions is None:
-        outs = calls((interleaved,), q, k, cos, sin)
+        outs = cache((interleaved,), q, k, cos, sin)
     else:
-        outs = calls(
+        outs = cache(
             (interleaved,), q, k, cos, sin, positions,
-            before=lambda: _check_inside(positions, cos.shape[0]),
+            before=lambda: _check_range(positions, cos.shape[0]),
         )  # fmt: skip
     if outs is None or not inplace:
         return None if outs is None else (outs[0], outs[1])
@@ -97,78 +95,71 @@ def _check(
     if not good:
         return
     check.same_device(q=q, k=k, cos=cos, sin=sin, positions=positions)
-    same_dtype(check, q=q, k=k)
-    same_shape(check, cos=cos, sin=sin)
-    if not check.that(
-        q.dim() >= 3 and q.dim() == k.dim(),
-        f"q has {q.dim()} dimensions and k {k.dim()}, allowed: the same number, 3 or more",
-    ):
+    check.same_dtype(q=q, k=k)
+    check.same_shape(cos=cos, sin=sin)
+    if q.dim() < 3 or q.dim() != k.dim():
+        check.fail(
+            f"q has {q.dim()} dimensions and k {k.dim()}, allowed: the same number, 3 or more"
+        )
         return
     if q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1]:
-        check.that(
-            False,
-            f"q {described(q)} and k {described(k)} may differ in the heads, their second last "
-            f"dimension, only",
+        check.fail(
+            f"q {shape_of(q)} and k {shape_of(k)} may differ in the heads, their second last "
+            "dimension, only"
         )
     if cos.dim() < 2 or cos.shape[-1] % 2 or not 0 < cos.shape[-1] <= q.shape[-1]:
-        check.that(
-            False,
-            f"cos is {described(cos)}, allowed: two dimensions or more, the last of them even and "
-            f"at most as long as that of q {described(q)}",
+        check.fail(
+            f"cos is {shape_of(cos)}, allowed: two dimensions or more, the last of them even and "
+            f"at most as long as that of q {shape_of(q)}"
         )
     elif positions is not None:
         _check_positions(check, q, cos, positions)
     elif not _covers(cos, q):
-        check.that(
-            False,
-            f"cos {described(cos)} must have a row for each token of q {described(q)}; or give "
-            f"positions",
+        check.fail(
+            f"cos {shape_of(cos)} must have a row for each token of q {shape_of(q)}; or give "
+            "positions"
         )
 
 
 def _check_positions(
     check: Check, q: torch.Tensor, cos: torch.Tensor, positions: torch.Tensor
 ) -> None:
-    check.that(
-        cos.dim() == 2, f"cos has {cos.dim()} dimensions, allowed with positions: 2 (rows, rotary)"
-    )
-    leading = q.dim() - 2
-    if not 1 <= positions.dim() <= leading or not _broadcasts(
-        positions.shape, q.shape[leading - positions.dim() : leading]
-    ):
-        check.that(
-            False,
-            f"positions {described(positions)} must be shaped as the leading dimensions of q "
-            f"{described(q)}, or as the last of them",
+    if cos.dim() != 2:
+        check.fail(f"cos has {cos.dim()} dimensions, allowed with positions: 2 (rows, rotary)")
+    if positions.dim() < 1 or not _broadcasts(positions.shape, q.shape[:-2]):
+        check.fail(
+            f"positions {shape_of(positions)} must be shaped as the leading dimensions of q "
+            f"{shape_of(q)}, or as the last of them"
         )
 
 
 def _covers(cos: torch.Tensor, q: torch.Tensor) -> bool:
-    """Whether each token has a row: in a table, or in cos with leading dimensions of q."""
-    leading = q.dim() - 2
+    """Return whether cos has a row for each token: a table, or with leading dimensions of q."""
     if cos.dim() == 2:
-        return cos.shape[0] >= q.shape[leading - 1]
-    given = cos.dim() - 1
-    return given <= leading and _broadcasts(cos.shape[:-1], q.shape[leading - given : leading])
+        return cos.shape[0] >= q.shape[-3]
+    return _broadcasts(cos.shape[:-1], q.shape[:-2])
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    return all(a == b or a == 1 for a, b in zip(shape, to, strict=True))
+    """Return whether a shape can be broadcast to another one, or to the last of its dimensions."""
+    return len(shape) <= len(to) and all(
+        a == b or a == 1 for a, b in zip(shape, to[len(to) - len(shape) :], strict=True)
+    )
 
 
-def _check_inside(positions: torch.Tensor, rows: int) -> None:
-    if not positions.numel() or not looks_inside(positions):
+def _check_range(positions: torch.Tensor, rows: int) -> None:
+    if not positions.numel() or not checks_values(positions):
         return
-    with Check("rope") as check:
-        low, high = (int(bound) for bound in torch.aminmax(positions))
-        check.that(
-            low >= 0 and high < rows,
-            f"positions are from {low} to {high}, allowed: 0 to {rows - 1}, the rows of cos",
-        )
+    low, high = (int(bound) for bound in torch.aminmax(positions))
+    if low < 0 or high >= rows:
+        with Check("rope") as check:
+            check.fail(
+                f"positions are from {low} to {high}, allowed: 0 to {rows - 1}, the rows of cos"
+            )
 
 
 def _by_token(table: torch.Tensor, leading: torch.Size) -> torch.Tensor:
-    """One row for each token: a table may be longer, or lack leading dimensions."""
+    """Return one row for each token: a table may be longer, or lack leading dimensions."""
     if table.shape[:-1] == leading:
         return table
     if table.dim() == 2:
@@ -176,7 +167,7 @@ def _by_token(table: torch.Tensor, leading: torch.Size) -> torch.Tensor:
     return table.expand(*leading, table.shape[-1])
 
 
-class _Call(NamedTuple):
+class _Tensors(NamedTuple):
     """Positions have the leading dimensions of q; without them, cos and sin have."""
 
     q: torch.Tensor
@@ -187,65 +178,52 @@ class _Call(NamedTuple):
     sin: torch.Tensor
     positions: torch.Tensor | None
 
-    def parts(self) -> Iterator[_Call]:
-        """The same in several launches, for strides that do not fold."""
+    def parts(self) -> Iterator[_Tensors]:
+        """Yield the tensors of several launches, for strides that do not fold."""
         leading = self.q.dim() - 2
         if self.positions is None:
             for part in split(self, leading):
-                yield _Call(*part)
+                yield _Tensors(*part)
         else:
-            for part in split((*self[:4], self.positions), leading):
-                yield _Call(part[0], part[1], part[2], part[3], self.cos, self.sin, part[4])
+            for q, k, q_out, k_out, positions in split((*self[:4], self.positions), leading):
+                yield _Tensors(q, k, q_out, k_out, self.cos, self.sin, positions)
 
 
-def _launch(call: _Call, interleaved: bool, inplace: bool) -> Steps | None:
-    q, cos = call.q, call.cos
-    plan = _plan(
-        q.shape,
-        call.k.shape[-2],
-        cos.shape[-1],
-        q.dtype,
-        interleaved,
-        inplace,
-        (q.stride(), call.k.stride(), call.q_out.stride(), call.k_out.stride()),
-        cos.stride(),
-        call.sin.stride(),
-        None if call.positions is None else call.positions.stride(),
-    )
-    if plan is None:
-        for part in call.parts():
+def _launch(tensors: _Tensors, interleaved: bool, inplace: bool) -> Trace | None:
+    q, k, _, _, cos, sin, positions = tensors
+    facts = _launch_facts(
+        q.shape, k.shape[-2], cos.shape[-1], q.dtype, interleaved, inplace,
+        tuple(tensor.stride() for tensor in tensors[:4]), cos.stride(), sin.stride(),
+        None if positions is None else positions.stride(),
+    )  # fmt: skip
+    if facts is None:
+        for part in tensors.parts():
             _launch(part, interleaved, inplace)
         return None
-    if not plan.tokens:
+    problem, numbers = facts
+    tokens, size, rotary = numbers[0], problem.size, problem.rotary
+    if not tokens:
         return None
-    question = (KERNEL, plan.problem, q.device)
-    config = config_for(*question)
-    steps = Steps(question, config)
-    steps.launch(
+    trace = Trace(KERNEL, problem, q.device)
+    config = trace.config
+    trace.launch(
         rope_kernel,
-        (cdiv(plan.tokens, config["TOKENS"]) * config["PARTS"],),
-        call,
-        plan.integers,
-        SIZE=plan.problem.size,
-        ROTARY=plan.problem.rotary,
-        HALF=plan.half,
-        REST=plan.rest,
+        (cdiv(tokens, config["TOKENS"]) * config["PARTS"],),
+        tensors,
+        numbers,
+        SIZE=size,
+        ROTARY=rotary,
+        HALF=triton.next_power_of_2(rotary // 2),
+        # In place, the elements past `rotary` are where they belong.
+        REST=0 if inplace else triton.next_power_of_2(size - rotary),
         INTERLEAVED=interleaved,
         **config,
     )
-    return steps
-
-
-class _Plan(NamedTuple):
-    problem: RopeProblem
-    tokens: int
-    integers: tuple[int, ...]  # as the kernel takes them, from `tokens` on
-    half: int
-    rest: int
+    return trace
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(
+def _launch_facts(
     shape: torch.Size,
     k_heads: int,
     rotary: int,
@@ -256,8 +234,8 @@ def _plan(
     cos: Strides,
     sin: Strides,
     positions: Strides | None,
-) -> _Plan | None:
-    """What a launch needs to know beside the tensors; None if their tokens do not fold.
+) -> tuple[RopeProblem, tuple[int, ...]] | None:
+    """Return the problem and the kernel's integers, from `tokens` on; None if tokens do not fold.
 
     `heads` are the strides of q, k and the two results.
     """
@@ -279,34 +257,30 @@ def _plan(
         inplace=inplace,
         dtype=dtype_name(dtype),
     )
-    steps = [pair(each, 0) for each in folded.strides]
+    strides = [pair(each, 0) for each in folded.strides]
     if positions is not None:
-        steps[4:6] = (0, cos[0]), (0, sin[0])
-    integers = (
+        strides[4:6] = (0, cos[0]), (0, sin[0])
+    return problem, (
         *(tokens, inner, q_heads, k_heads),
-        *(step for each in steps for step in each),
-        *(step for each in heads for step in each[-2:]),
+        *(stride for each in strides for stride in each),
+        *(stride for each in heads for stride in each[-2:]),
         *(cos[-1], sin[-1]),
     )
-    # In place, what is not turned is where it belongs already.
-    rest = triton.next_power_of_2(size - rotary) if size > rotary and not inplace else 0
-    half = triton.next_power_of_2(rotary // 2)
-    return _Plan(problem, tokens, integers, half, rest)
 
 
-def _prepared(
+def _tensors(
     outs: tuple[torch.Tensor, torch.Tensor],
     q: torch.Tensor,
     k: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
     positions: torch.Tensor | None,
-) -> _Call:
+) -> _Tensors:
     leading = q.shape[:-2]
     if positions is None:
-        return _Call(q, k, *outs, _by_token(cos, leading), _by_token(sin, leading), None)
-    _check_inside(positions, cos.shape[0])
-    return _Call(q, k, *outs, cos, sin, positions.expand(leading))
+        return _Tensors(q, k, *outs, _by_token(cos, leading), _by_token(sin, leading), None)
+    _check_range(positions, cos.shape[0])
+    return _Tensors(q, k, *outs, cos, sin, positions.expand(leading))
 
 
 def _run(
@@ -316,13 +290,15 @@ def _run(
     sin: torch.Tensor,
     positions: torch.Tensor | None,
     interleaved: bool,
+    inplace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if (known := _again(q, k, cos, sin, positions, interleaved, inplace=False)) is not None:
+    if (known := _cached(q, k, cos, sin, positions, interleaved, inplace)) is not None:
         return known
-    outs = allocation.empty_like(q), allocation.empty_like(k)
-    call = _prepared(outs, q, k, cos, sin, positions)
-    steps = _launch(call, interleaved, inplace=False)
-    _calls.keep((interleaved,), given(q, k, cos, sin, positions), outs, steps)
+    outs = (q, k) if inplace else (allocation.empty_like(q), allocation.empty_like(k))
+    trace = _launch(_tensors(outs, q, k, cos, sin, positions), interleaved, inplace)
+    cache = _inplace_cache if inplace else _cache
+    new = () if inplace else outs
+    cache.store((interleaved,), given(q, k, cos, sin, positions), new, trace)
     return outs
 
 
@@ -334,11 +310,7 @@ def _run_inplace(
     positions: torch.Tensor | None,
     interleaved: bool,
 ) -> None:
-    if _again(q, k, cos, sin, positions, interleaved, inplace=True) is not None:
-        return
-    call = _prepared((q, k), q, k, cos, sin, positions)
-    steps = _launch(call, interleaved, inplace=True)
-    _calls_inplace.keep((interleaved,), given(q, k, cos, sin, positions), (), steps)
+    _run(q, k, cos, sin, positions, interleaved, inplace=True)
 
 
 _INPUTS = "Tensor cos, Tensor sin, Tensor? positions, bool interleaved"
@@ -348,8 +320,4 @@ _rope = register(
     lambda q, k, *_: (torch.empty_like(q), torch.empty_like(k)),
     one_by_one,
 )
-_rope_inplace = register(
-    f"rope_inplace(Tensor(a!) q, Tensor(b!) k, {_INPUTS}) -> ()",
-    _run_inplace,
-    lambda *_: None,
-)
+_rope_inplace = register(f"rope_inplace(Tensor(a!) q, Tensor(b!) k, {_INPUTS}) -> ()", _run_inplace)

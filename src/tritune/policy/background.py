@@ -31,7 +31,7 @@ import torch
 
 from tritune import env
 from tritune.errors import DeviceTakenError
-from tritune.policy.recorder import Key
+from tritune.policy.recorder import DispatchKey
 from tritune.policy.sources import warn_once
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
@@ -52,7 +52,7 @@ class Background:
     def __init__(
         self,
         refresh: Callable[[], int],
-        take_counts: Callable[[], dict[Key, int]],
+        take_counts: Callable[[], dict[DispatchKey, int]],
         tunes: bool = True,
     ) -> None:
         self._tunes = tunes

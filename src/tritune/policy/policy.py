@@ -22,7 +22,7 @@ from tritune.policy.background import Background
 from tritune.policy.knowledge import Answer, Knowledge, is_valid
 from tritune.policy.modes import Setting
 from tritune.policy.nearest import nearest_configs, same_kind
-from tritune.policy.recorder import Key, Recorder
+from tritune.policy.recorder import DispatchKey, Recorder
 from tritune.policy.serving import CompileGuard, NotWarmedError, warming
 from tritune.policy.sources import Source, StoreSource, warn_once
 from tritune.space import Config
@@ -42,10 +42,10 @@ class Policy:
     """Answers for one process. Tests may have several; the ops use the one in `tritune.policy`."""
 
     def __init__(self, setting: Setting | None = None, tuner: Tuner | None = None) -> None:
-        self._answers: dict[Key, Mapping[str, Any]] = {}
+        self._answers: dict[DispatchKey, Mapping[str, Any]] = {}
         #: Whether a call has to do more than look: something is forced, or problems are counted.
         self._detour = False
-        self._given: dict[Key, Answer] = {}
+        self._given: dict[DispatchKey, Answer] = {}
         self._known: dict[tuple[Kernel, torch.device], Knowledge] = {}
         self._setting = setting
         self._entered = False
@@ -68,12 +68,12 @@ class Policy:
         except KeyError:
             return self._first_call((kernel, problem, device))
 
-    def answers_with(self, question: Key, config: Mapping[str, Any]) -> object:
+    def answers_with(self, key: DispatchKey, config: Mapping[str, Any]) -> object:
         """The answers as they are, if this one is among them and a call has but to look it up; else
         None.
         """
         answers = self._answers
-        return answers if not self._detour and answers.get(question) is config else None
+        return answers if not self._detour and answers.get(key) is config else None
 
     def stand(self, answers: object) -> bool:
         """Whether calls find the same answers as when these were given out."""
@@ -86,7 +86,7 @@ class Policy:
             self._first_call(key)
             return self._given.get(key) or self._answer(key)[0]
 
-    def given(self) -> dict[Key, Answer]:
+    def given(self) -> dict[DispatchKey, Answer]:
         """Every answer that is in use."""
         return dict(self._given)
 
@@ -169,7 +169,7 @@ class Policy:
         answer = self._answers.get(key)
         return self._first_call(key) if answer is None else answer
 
-    def _first_call(self, key: Key) -> Mapping[str, Any]:
+    def _first_call(self, key: DispatchKey) -> Mapping[str, Any]:
         with self._lock:
             if not self._entered:
                 self._begin(self.setting, modes.source_of(self.setting))
@@ -184,7 +184,7 @@ class Policy:
                 self._answers[key] = kwargs
             return kwargs
 
-    def _answer(self, key: Key) -> tuple[Answer, bool]:
+    def _answer(self, key: DispatchKey) -> tuple[Answer, bool]:
         """The answer, and whether it stands."""
         kernel, problem, device = key
         mode = self.setting.mode
@@ -198,7 +198,7 @@ class Policy:
         self._tune(key)
         return self._knowledge(kernel, device).answer(problem), True
 
-    def _warmed_answer(self, key: Key) -> Answer:
+    def _warmed_answer(self, key: DispatchKey) -> Answer:
         """Choose among the configs that problems of the same kind were warmed with, whose code is
         there: the default if it is one of them, else that of the nearest problem.
         """
@@ -223,7 +223,7 @@ class Policy:
                 return Answer(config, "warmed")
         raise NotWarmedError(kernel.name, f"nothing like the problem {problem_text(fields)}")
 
-    def _tune(self, key: Key) -> None:
+    def _tune(self, key: DispatchKey) -> None:
         kernel, problem, device = key
         tuner = self._tuner or modes.default_tuner()
         try:

@@ -18,9 +18,9 @@ ELEMENTS = 64 * 2**20 // 4
 
 @pytest.fixture(autouse=True)
 def _read_again() -> Iterator[None]:
-    allocation._advise.cache_clear()
+    allocation._madvise.cache_clear()
     yield
-    allocation._advise.cache_clear()
+    allocation._madvise.cache_clear()
 
 
 def _advised(tensor: torch.Tensor) -> bool:

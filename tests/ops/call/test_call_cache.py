@@ -1,4 +1,4 @@
-"""Calls like earlier ones: what may be taken from those, and what may not."""
+"""Cached calls are replayed where that is safe, and take the slow path where it is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tritune
 from tests.workloads.small import SMALL
 from tritune.kernels.rms_norm import KERNEL, rms_norm_kernel
 from tritune.ops.call import call_cache
-from tritune.ops.call.call_cache import Repeats
+from tritune.ops.call.call_cache import CallCache
 from tritune.policy import forced, forget
 from tritune.targets.device import target_of
 from tritune.workloads.case import OpCase, compiling
@@ -22,7 +22,7 @@ from tritune.workloads.catalog import WORKLOADS
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts launches that go the long way, through Triton's own `run`."""
+    """Counts launches on the slow path, through Triton's own `run`."""
     counted: list[int] = []
     run = rms_norm_kernel.run
 
@@ -41,14 +41,14 @@ def check(x: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "attention_varlen"])
-def test_known_calls_give_what_they_should(name: str) -> None:
-    """Calls with other numbers each time, and the last one again when nothing is known of it."""
+def test_cached_calls_give_the_right_results(name: str) -> None:
+    """Calls with other numbers each time; the last one is repeated with an empty cache."""
     workload = WORKLOADS[name]
     for text in SMALL[name]:
         outputs = []
         for seed, known in ((0, 0), (1, 0), (2, 1), (3, 1), (3, 0)):
             case = OpCase(workload, workload.parse(text), torch.device("cpu"), seed)
-            assert sum(len(op._calls) for op in Repeats.every) == known, text
+            assert sum(len(op._entries) for op in CallCache.instances) == known, text
             outputs.append(workload.run(case.inputs))
             if known and seed == 3:
                 forget_calls()
@@ -58,8 +58,8 @@ def test_known_calls_give_what_they_should(name: str) -> None:
 
 
 def forget_calls() -> None:
-    for op in Repeats.every:
-        op.forget()
+    for op in CallCache.instances:
+        op.clear()
 
 
 def test_only_the_first_two_of_equal_calls_ask_triton(launches: list[int]) -> None:
@@ -135,7 +135,7 @@ def test_a_profiler_sees_the_op() -> None:
     assert "tritune::rms_norm" in {event.key for event in seen.key_averages()}
 
 
-def test_calls_of_compiled_code_are_known_too(launches: list[int]) -> None:
+def test_calls_of_compiled_code_are_cached_too(launches: list[int]) -> None:
     x, weight = torch.randn(3, 272), torch.randn(272)
     compiled = torch.compile(tritune.rms_norm, backend="eager", fullgraph=True)
     expected = torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
@@ -144,7 +144,7 @@ def test_calls_of_compiled_code_are_known_too(launches: list[int]) -> None:
     assert len(launches) == 2
 
 
-def test_new_winners_are_used_by_calls_that_are_known(launches: list[int]) -> None:
+def test_new_winners_are_used_by_cached_calls(launches: list[int]) -> None:
     x, weight = torch.randn(5, 304), torch.randn(304)
     for expected in (1, 2, 2):
         check(x, weight)
@@ -163,7 +163,7 @@ def test_one_tensor_in_two_places_is_no_measure_for_two() -> None:
         torch.testing.assert_close(tritune.silu_mul(gate, up), silu(gate) * up)
 
 
-def test_what_wants_a_gradient_is_refused_though_known() -> None:
+def test_what_wants_a_gradient_is_refused_though_cached() -> None:
     x, weight = torch.randn(5, 368), torch.nn.Parameter(torch.randn(368))
     with torch.no_grad():
         for _ in range(3):
@@ -172,7 +172,7 @@ def test_what_wants_a_gradient_is_refused_though_known() -> None:
         tritune.rms_norm(x, weight)
 
 
-def test_transforms_of_known_calls() -> None:
+def test_transforms_of_cached_calls() -> None:
     x, weight = torch.randn(4, 3, 400), torch.randn(400)
     for _ in range(3):
         check(x[0], weight)
@@ -183,7 +183,7 @@ def test_transforms_of_known_calls() -> None:
             check(x[0], weight)
 
 
-def test_hooks_hear_of_known_launches() -> None:
+def test_hooks_hear_of_cached_launches() -> None:
     x, weight = torch.randn(3, 432), torch.randn(432)
     for _ in range(3):
         check(x, weight)
@@ -206,7 +206,7 @@ def test_torch_hears_of_what_is_written_in_place() -> None:
         assert (q._version, k._version) == (count, count)
 
 
-def test_positions_are_looked_at_in_known_calls() -> None:
+def test_positions_are_checked_in_cached_calls() -> None:
     q, k = torch.randn(3, 2, 32), torch.randn(3, 1, 32)
     cos, sin = torch.randn(2, 9, 32).unbind()
     good = torch.tensor([8, 0, 5])
@@ -220,7 +220,7 @@ def test_positions_are_looked_at_in_known_calls() -> None:
         tritune.rope(q, k, cos, sin, positions=torch.tensor([9, 0, 5]))
 
 
-def test_what_is_no_tensor_is_refused_after_known_calls() -> None:
+def test_what_is_no_tensor_is_refused_after_cached_calls() -> None:
     x = torch.randn(3, 464)
     for _ in range(3):
         check(x, x[0])
@@ -234,7 +234,7 @@ def test_a_fake_tensor_stays_fake() -> None:
     assert isinstance(tritune.rms_norm(fake, fake[0]), FakeTensor)
 
 
-def test_who_stands_in_for_triton_sees_known_launches() -> None:
+def test_who_stands_in_for_triton_sees_cached_launches() -> None:
     x, weight = torch.randn(3, 240), torch.randn(240)
     for _ in range(3):
         check(x, weight)
@@ -243,7 +243,7 @@ def test_who_stands_in_for_triton_sees_known_launches() -> None:
     assert len(seen) == 1
 
 
-def test_where_torch_has_no_guards_nothing_is_remembered(
+def test_where_torch_has_no_guards_nothing_is_cached(
     launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_cache, "_Guards", None)

@@ -1,4 +1,4 @@
-"""Steps of a call that are taken again: with which tensors, and when they cannot be."""
+"""Traces are replayed with other tensors, and refused where that is not safe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.call import fast_path
-from tritune.ops.call.fast_path import replay
-from tritune.ops.call.launch import Steps
+from tritune.ops.call.fast_path import compile_replay
+from tritune.ops.call.trace import Trace
 
 SIZE = 64
 
@@ -26,19 +27,18 @@ def add_kernel(a, b, out, scale, BLOCK: tl.constexpr):
     tl.store(out + places, value)
 
 
-def steps() -> Steps:
-    """Of a call for which nobody was asked for a config."""
-    question: Any = (None, None, torch.device("cpu"))
-    return Steps(question, {})
+def new_trace() -> Trace:
+    """Return the trace of a call of some op."""
+    return Trace(KERNEL, RmsNormProblem(1, SIZE, "float32", False), torch.device("cpu"))
 
 
-def added(call: Steps, a: Any, b: Any, out: torch.Tensor) -> None:
+def added(call: Trace, a: Any, b: Any, out: torch.Tensor) -> None:
     call.launch(add_kernel, (1,), (a, b, out), (2.0,), BLOCK=SIZE)
 
 
 @pytest.fixture(params=["by address", "by Triton"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to launch a kernel that is known."""
+    """Both ways to launch a kernel of a cached call."""
     if request.param == "by Triton":
         monkeypatch.setattr(fast_path, "_prepared", lambda *_: None)
 
@@ -49,56 +49,56 @@ def test_the_same_steps_with_other_tensors(with_b: bool) -> None:
     def tensors() -> tuple[torch.Tensor, ...]:
         return tuple(torch.randn(1 + with_b, SIZE).unbind())
 
-    call, inputs, out = steps(), tensors(), torch.empty(SIZE)
+    call, inputs, out = new_trace(), tensors(), torch.empty(SIZE)
     added(call, inputs[0], inputs[1] if with_b else None, out)
-    again = replay(call, inputs, (out,))
-    assert again is not None
+    replay = compile_replay(call, inputs, (out,))
+    assert replay is not None
     others = tensors()
-    [found] = again(*others)
+    [found] = replay(*others)
     torch.testing.assert_close(found, 2 * others[0] + (others[1] if with_b else 0))
     assert found.data_ptr() != out.data_ptr()
 
 
 @pytest.mark.usefixtures("way")
 def test_what_is_made_on_the_way_is_made_anew() -> None:
-    call, a, out = steps(), torch.randn(SIZE, dtype=torch.float64), torch.empty(SIZE)
-    single, between = call.converted(a, torch.float32), call.empty((SIZE,), torch.float32)
+    call, a, out = new_trace(), torch.randn(SIZE, dtype=torch.float64), torch.empty(SIZE)
+    single, between = call.converted(a, torch.float32), call.scratch(SIZE)
     added(call, single, None, between)
     added(call, between, single, out)
-    again = replay(call, (a,), (out,))
-    assert again is not None
+    replay = compile_replay(call, (a,), (out,))
+    assert replay is not None
     other = torch.randn(SIZE, dtype=torch.float64)
-    torch.testing.assert_close(again(other)[0], 5 * other.float())
+    torch.testing.assert_close(replay(other)[0], 5 * other.float())
 
 
-def test_tensors_that_the_call_was_not_given_are_not_taken_again() -> None:
+def test_tensors_that_the_call_was_not_given_are_not_replayed() -> None:
     a, elsewhere, out = torch.randn(3, SIZE).unbind()
-    call = steps()
+    call = new_trace()
     added(call, a, elsewhere, out)
-    assert replay(call, (a,), (out,)) is None
-    call = steps()
+    assert compile_replay(call, (a,), (out,)) is None
+    call = new_trace()
     added(call, call.converted(elsewhere, torch.float64), None, out)
-    assert replay(call, (a,), (out,)) is None
+    assert compile_replay(call, (a,), (out,)) is None
 
 
 def test_what_is_not_aligned_is_no_measure_for_what_is() -> None:
     a, out = torch.randn(SIZE + 1)[1:], torch.empty(SIZE)
-    call = steps()
+    call = new_trace()
     added(call, a, None, out)
-    assert replay(call, (a,), (out,)) is None
+    assert compile_replay(call, (a,), (out,)) is None
 
 
 def test_empty_tensors_have_no_address_to_be_told_by() -> None:
     a, out, nothing = torch.randn(SIZE), torch.empty(SIZE), torch.empty(0)
     assert nothing.data_ptr() == 0
-    call = steps()
+    call = new_trace()
     added(call, a, None, out)
-    assert replay(call, (a, nothing), (out,)) is None
+    assert compile_replay(call, (a, nothing), (out,)) is None
 
 
-def test_what_is_no_tensor_is_not_taken_again() -> None:
+def test_what_is_no_tensor_is_not_replayed() -> None:
     a, out = torch.randn(SIZE), torch.empty(SIZE)
-    call = steps()
-    # It has the address of a tensor that is known, as a descriptor has that of its base.
+    call = new_trace()
+    # It has the address of a tensor of the call, as a descriptor has that of its base.
     added(call, SimpleNamespace(data_ptr=a.data_ptr, dtype=a.dtype), None, out)
-    assert replay(call, (a,), (out,)) is None
+    assert compile_replay(call, (a,), (out,)) is None

@@ -1,3 +1,3 @@
-"""What all ops share between the public function and the kernel launch: checks, the call cache and
-its fast path, launching, allocation, registration with torch. No op is defined here.
+"""The steps from an op's public function to its launches: argument checks, the call cache with its
+fast path, tracing of launches, allocation, registration with torch. No op is defined here.
 """

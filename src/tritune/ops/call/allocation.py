@@ -1,10 +1,10 @@
-"""New memory, for what an op computes.
+"""Allocation of results, in huge pages where these are large.
 
-An operating system hands memory out when it is first written to, a page at a time. With pages of
-4 KB that takes longer than computing a large result does, and C libraries give large pieces back as
-soon as they are freed, so every call pays for it. Linux has pages of 2 MB for those who ask. torch
-asks if it is told to, for everything (THP_MEM_ALLOC_ENABLE); here it is asked for large results,
-all of which is written to, as numpy does for its arrays.
+The operating system maps memory when it is first written, page by page. With pages of 4 KB that
+takes longer than computing a large result, and C libraries unmap large blocks as soon as they are
+freed, so every call pays for it. Linux offers huge pages of 2 MB on request. torch requests them
+for all tensors if THP_MEM_ALLOC_ENABLE is set; here they are requested for large results only,
+which are written as a whole, as numpy does for its arrays.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ import torch
 
 from tritune.env import HUGE_PAGES
 
-#: Below this, memory is mostly used again without being given back.
+#: Smaller blocks are mostly reused by the allocator without being unmapped.
 LEAST_BYTES = 4 * 2**20
 
 _Advise = Callable[[int, int, int], int]
 
 
 def empty(shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """A new tensor with the dtype and on the device of another."""
-    return in_large_pages(like.new_empty(shape))
+    """Allocate a tensor with the dtype and on the device of another."""
+    return in_huge_pages(like.new_empty(shape))
 
 
 def empty_like(other: torch.Tensor) -> torch.Tensor:
-    """`torch.empty_like`."""
-    return in_large_pages(torch.empty_like(other))
+    """Allocate as `torch.empty_like` does."""
+    return in_huge_pages(torch.empty_like(other))
 
 
-def in_large_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; its memory, if there is much of it, comes in large pages."""
+def in_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
+    """Request huge pages for the tensor's memory if it is large; return the tensor."""
     if is_large(tensor):
-        advise = _advise()
+        advise = _madvise()
         if advise is not None:
             storage = tensor.untyped_storage()
-            # From page to page: what else lies in the first and the last does not mind.
+            # madvise takes whole pages; other data in the first and the last page is unaffected.
             start = storage.data_ptr() & -mmap.PAGESIZE
-            # It is only advice: whether it is taken changes no result.
+            # The result does not matter: it is only advice.
             advise(start, storage.data_ptr() + storage.nbytes() - start, mmap.MADV_HUGEPAGE)
     return tensor
 
 
 def is_large(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's memory would be in large pages."""
+    """Return whether the tensor's memory gets huge pages."""
     return tensor.nbytes >= LEAST_BYTES and tensor.is_cpu and type(tensor) is torch.Tensor
 
 
 @functools.cache
-def _advise() -> _Advise | None:
-    """C's `madvise`, where it knows of large pages and nobody has forbidden them."""
+def _madvise() -> _Advise | None:
+    """Return C's `madvise`, where it supports huge pages and TRITUNE_HUGE_PAGES allows them."""
     if not hasattr(mmap, "MADV_HUGEPAGE") or HUGE_PAGES.read() is False:
         return None
     advise = ctypes.CDLL(None).madvise

@@ -1,8 +1,4 @@
-"""Checks that the attention ops share.
-
-Messages are written only where a check failed: that is faster, and torch's compiler traces these
-functions, where a message that names a dynamic size would pin it.
-"""
+"""Checks that the attention ops share."""
 
 from __future__ import annotations
 
@@ -22,57 +18,52 @@ def check_options(
 ) -> None:
     for name, value in (("scale", scale), ("window", window), ("softcap", softcap)):
         if isinstance(value, str | bytes | complex):
-            check.that(False, f"{name} is {value!r}, allowed: a number")
+            check.fail(f"{name} is {value!r}, allowed: a number")
             return
     if scale is not None and not math.isfinite(scale):
-        check.that(False, f"scale is {scale}, allowed: a finite number")
+        check.fail(f"scale is {scale}, allowed: a finite number")
     if window is not None and window < 1:
-        check.that(False, f"window is {window}, allowed: 1 and more, or None")
+        check.fail(f"window is {window}, allowed: 1 and more, or None")
     if softcap is not None and not 0 < softcap < math.inf:
-        check.that(False, f"softcap is {softcap}, allowed: more than 0, or None")
+        check.fail(f"softcap is {softcap}, allowed: more than 0, or None")
 
 
 def check_per_head(check: Check, heads: int | None, **tensors: torch.Tensor | None) -> None:
-    """That these have a number for each head; how many these are may not be known."""
+    """Check that tensors have a number for each head; `heads` is None if that is not known."""
     for name, tensor in tensors.items():
         if tensor is None or not check.tensor(name, tensor, 1) or heads is None:
             continue
         if tensor.shape[0] != heads:
-            check.that(
-                False,
-                f"{name} has {tensor.shape[0]} entries, allowed: one for each of q's {heads} heads",
+            check.fail(
+                f"{name} has {tensor.shape[0]} entries, allowed: one for each of q's {heads} heads"
             )
 
 
 def check_heads(
     check: Check, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_heads: int, kind: str = ""
 ) -> None:
-    """That heads can be shared out, and have sizes that the kernels know; q's are in dimension 1.
+    """Check the number of heads, in q's dimension 1, and their sizes.
 
     `kind` is what follows k and v in the names of the arguments.
     """
     heads = q.shape[1]
     if kv_heads == 0 or heads % kv_heads != 0:
-        check.that(
-            False, f"q has {heads} heads and k{kind} {kv_heads}, allowed: a multiple of k{kind}'s"
-        )
+        check.fail(f"q has {heads} heads and k{kind} {kv_heads}, allowed: a multiple of k{kind}'s")
     if q.shape[-1] != k.shape[-1]:
-        check.that(
-            False,
-            f"q has a head size of {q.shape[-1]} and k{kind} of {k.shape[-1]}, allowed: the same",
+        check.fail(
+            f"q has a head size of {q.shape[-1]} and k{kind} of {k.shape[-1]}, allowed: the same"
         )
     for name, tensor in (("q", q), (f"v{kind}", v)):
         if not 1 <= tensor.shape[-1] <= LARGEST_HEAD:
-            check.that(
-                False,
-                f"{name} has a head size of {tensor.shape[-1]}, allowed: 1 to {LARGEST_HEAD}",
+            check.fail(
+                f"{name} has a head size of {tensor.shape[-1]}, allowed: 1 to {LARGEST_HEAD}"
             )
 
 
 def wrong_starts(
     name: str, starts: Sequence[int], tokens: int, longest: int | None = None
 ) -> list[str]:
-    """Why cumulative lengths, cu_seqlens_`name`, do not describe the tokens."""
+    """Return why cumulative lengths, cu_seqlens_`name`, do not fit the tokens."""
     reasons = []
     if starts[0] != 0 or starts[-1] != tokens:
         reasons.append(

@@ -1,4 +1,4 @@
-"""What `torch.autocast` asks of ops that are mostly products, as it does of torch's own."""
+"""Autocast for ops that are mostly matrix products, as torch casts for its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEVICES = ("cpu", "cuda")
 
 
 def autocasts(tensor: torch.Tensor) -> bool:
-    """Whether autocast is on for the tensor's device; no, for what is not a tensor."""
+    """Return whether autocast is on for the tensor's device; False for other objects."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.device.type in _DEVICES
@@ -22,7 +22,7 @@ def autocasts(tensor: torch.Tensor) -> bool:
 
 
 def autocast(tensor: _Tensor) -> _Tensor:
-    """A float tensor in autocast's dtype, where that is on."""
+    """Cast a float tensor to autocast's dtype."""
     if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))

@@ -1,4 +1,4 @@
-"""Folding dimensions: any number of them becomes as few as the strides allow."""
+"""Folding of dimensions: as many as the strides allow are merged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Strides = tuple[int, ...]
 
 
 class Folded(NamedTuple):
-    """Dimensions that tensors share, after folding."""
+    """The dimensions that tensors share, after folding."""
 
     sizes: tuple[int, ...]
-    #: One tuple per tensor; zeros for one that is not there.
+    #: One tuple per tensor; zeros for an absent one.
     strides: tuple[Strides, ...]
 
 
 def fold(shape: Sequence[int], strides: Sequence[Strides | None]) -> Folded:
-    """Put dimensions in the order of the first tensor's strides, and merge neighbours where every
-    tensor allows it. None stands for a tensor that is not there.
+    """Sort dimensions by the first tensor's strides, and merge neighbours where all tensors allow.
+
+    None stands for an absent tensor.
     """
     if 0 in shape:
         return Folded((0,), ((0,),) * len(strides))
@@ -41,18 +42,18 @@ def fold(shape: Sequence[int], strides: Sequence[Strides | None]) -> Folded:
 
 
 def pair(values: Strides, missing: int) -> tuple[int, int]:
-    """At most two values as exactly two, outer and inner: what is missing, is missing inside."""
+    """Pad at most two values, outer and inner, with `missing`."""
     outer, inner = (*values, missing, missing)[:2]
     return outer, inner
 
 
 def split(tensors: Sequence[torch.Tensor | None], leading: int) -> Iterator[list[Any]]:
-    """The tensors for each index of one of the `leading` dimensions that they share.
+    """Yield the tensors for each index of one of the `leading` dimensions that they share.
 
-    For strides that do not fold so far as a kernel needs: launching more often saves a copy.
+    For strides that do not fold as far as a kernel needs: several launches are faster than a copy.
     """
     shape = next(t for t in tensors if t is not None).shape[:leading]
-    # Fewest parts: along the shortest dimension that is one at all.
+    # The shortest dimension gives the fewest parts; one of size 1 gives nothing smaller.
     shortest = min((d for d in range(leading) if shape[d] > 1), key=lambda d: shape[d])
     for i in range(shape[shortest]):
         yield [None if t is None else t.select(shortest, i) for t in tensors]

@@ -1,4 +1,4 @@
-"""Registration with torch: opaque to its compilers, with a fake kernel that knows shapes."""
+"""Registration of ops with torch: opaque to its compilers, with fake kernels for shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tritune.ops.call.batching import Rule
+from tritune.ops.call.batching import MakeRule
 from tritune.ops.call.checks import Check
 
 _torch_library: Any = torch.library  # without its types: half of its functions have none
@@ -28,14 +28,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def register(
     schema: str,
     run: Callable[..., Any],
-    fake: Callable[..., Any],
-    vmap: Callable[[Callable[..., Any]], Rule] | None = None,
+    fake: Callable[..., Any] = lambda *_: None,
+    vmap: MakeRule | None = None,
 ) -> Callable[..., Any]:
-    """Define `tritune::<schema>` and return what calls it.
+    """Define `tritune::<schema>` and return a function that calls it.
 
     `run` gets real tensors of one device, which is current while it runs; its first argument is
-    one of them. `fake` makes empty ones with the same shapes, dtypes and strides as `run` would.
-    `vmap` makes a rule for torch.vmap of what calls the op.
+    one of them. `fake` allocates results with the same shapes, dtypes and strides; without it, the
+    op returns nothing. `vmap` makes a rule for torch.vmap.
     """
     name = schema.split("(")[0]
     run = _on_its_device(run)
@@ -50,8 +50,9 @@ def register(
 
 
 def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `run` itself where nobody would notice: torch's way there takes longer than many a
-    kernel. Arguments that torch would convert, refuse or hand to somebody else go its way.
+    """Bypass torch's dispatcher, which takes longer than many a kernel, where nothing differs.
+
+    Arguments that torch would convert, refuse or dispatch elsewhere go through the dispatcher.
     """
     schema = overload._schema.arguments
     expected = tuple(_kinds(str(argument.type)) for argument in schema)
@@ -68,12 +69,12 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             return overload(*arguments)
         for place in tensors:
             tensor = arguments[place]
-            # Not sparse, fake, meta, nor a negative view: the tensor is what lies in memory.
+            # Neither sparse, fake, meta nor a negative view.
             if tensor is not None and _torch_c._dispatch_keys(tensor).raw_repr() not in _DENSE:
                 return overload(*arguments)
         result = run(*arguments)
         if written:
-            # Torch has to hear of what is written in place.
+            # Autograd needs to know what is written in place.
             torch.autograd.graph.increment_version([arguments[place] for place in written])
         return result
 
@@ -81,9 +82,9 @@ def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dispatched(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch's dispatcher calls first, from compiled code and at each level of a transform.
+    """Return the autograd kernel, which the dispatcher calls first at each level of a transform.
 
-    A derivative is refused here: further down, tensors have lost what autograd made of them.
+    Derivatives are refused here: below autograd, tensors no longer show that one is wanted.
     """
     schema = overload._schema
     op = re.sub(r"^tritune::|_(out|inplace|lse)$", "", schema.name)
@@ -109,15 +110,15 @@ def _dispatched(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wants_derivative(arguments: Sequence[Any]) -> bool:
-    """Whether some tensor may take part in one; which, and whether it does, is asked then."""
+    """Return whether some tensor may need a derivative; the slow path finds out which."""
     return forward_ad._current_level >= 0 or (
         torch.is_grad_enabled() and _torch_c._any_requires_grad(*arguments)
     )
 
 
 def _dense_keys() -> Iterator[int]:
-    """The dispatch keys of dense tensors in a CPU's or GPU's memory: as they are, as those made in
-    inference mode are, and as autograd is called with them.
+    """Yield the dispatch keys of dense tensors on CPUs and GPUs: ordinary ones, those made in
+    inference mode, and both as autograd kernels get them.
     """
     for device in ("CPU", "CUDA"):
         for others in (
@@ -135,14 +136,14 @@ _DENSE = frozenset(_dense_keys())
 
 
 def _kinds(declared: str) -> tuple[type, ...]:
-    """The types that a value may have, exactly, to be what a schema says without conversion."""
+    """Return the exact types that a schema's type takes without conversion."""
     optional = declared.startswith("Optional[")
     kinds = _KINDS.get(declared.removeprefix("Optional[").removesuffix("]"), ())
     return (*kinds, type(None)) if optional else kinds
 
 
 def _watched() -> bool:
-    """Whether somebody compiles, traces, transforms or profiles what is called."""
+    """Return whether calls are compiled, traced, transformed or profiled."""
     return (
         torch.compiler.is_compiling()
         or _torch_c._len_torch_dispatch_stack() > 0
@@ -153,7 +154,7 @@ def _watched() -> bool:
 
 
 def _on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton launches on the current GPU, which need not be the one that the tensors are on."""
+    """Wrap `run` so that the tensors' GPU is current: Triton launches on the current one."""
 
     def guarded(first: torch.Tensor, *rest: Any) -> Any:
         if not first.is_cuda:

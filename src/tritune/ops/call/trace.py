@@ -1,44 +1,45 @@
-"""What an op does between its inputs and its outputs, noted down while it is done.
+"""The trace of a call: scratch tensors, conversions and launches, recorded while they are made.
 
-`ops/call/call_cache.py` does it again without asking what it is.
+`fast_path.py` compiles it to a function that repeats the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
+from tritune.kernels.kernel import Kernel, Problem
 from tritune.ops.call import allocation
-from tritune.policy.recorder import Key
+from tritune.policy import config_for
 
-#: What launches a kernel, unless somebody stands in for it (a recorder, one who only compiles).
+#: Triton's own launch method, which a recorder or a compile-only run may replace.
 RUN: Callable[..., Any] = JITFunction.run
 
 
 def cdiv(size: int, block: int) -> int:
-    """How many blocks cover a size; Triton's own is made for kernels, and slow outside of them."""
+    """Return how many blocks cover a size; Triton's own is slow outside of kernels."""
     return -(-size // block)
 
 
-class Emptied(NamedTuple):
-    """Room for what is neither input nor output."""
+class Scratch(NamedTuple):
+    """An allocated tensor that is neither input nor output."""
 
     tensor: torch.Tensor
 
 
-class Converted(NamedTuple):
-    """The same numbers in another dtype."""
+class Conversion(NamedTuple):
+    """A tensor converted to another dtype."""
 
     source: torch.Tensor
     tensor: torch.Tensor
 
 
-class Launched(NamedTuple):
-    """A kernel that was launched."""
+class KernelLaunch(NamedTuple):
+    """A launched kernel."""
 
     compiled: CompiledKernel
     grid: tuple[int, int, int]
@@ -47,27 +48,28 @@ class Launched(NamedTuple):
     rest: tuple[Any, ...]
 
 
-class Steps:
-    """The steps of one call, with the config that the policy gave for a question."""
+class Trace:
+    """The steps of one call, made with the config that the policy gave for its problem."""
 
-    def __init__(self, question: Key, config: Mapping[str, Any]) -> None:
-        self.question, self.config = question, config
-        self.taken: list[Emptied | Converted | Launched] = []
-        #: Whether these steps are all there is to the call.
+    def __init__(self, kernel: Kernel, problem: Problem, device: torch.device) -> None:
+        self.key = (kernel, problem, device)
+        self.config = config_for(kernel, problem, device)
+        self.steps: list[Scratch | Conversion | KernelLaunch] = []
+        #: False where the call has effects that the steps do not show.
         self.complete = JITFunction.run is RUN
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor for this call alone."""
-        tensor = allocation.in_large_pages(torch.empty(shape, dtype=dtype, device=self.question[2]))
-        self.taken.append(Emptied(tensor))
+    def scratch(self, *shape: int) -> torch.Tensor:
+        """Allocate an fp32 tensor for this call alone."""
+        tensor = torch.empty(shape, dtype=torch.float32, device=self.key[2])
+        self.steps.append(Scratch(allocation.in_huge_pages(tensor)))
         return tensor
 
     def converted(self, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in another dtype; itself if it has that."""
+        """Convert a tensor; return the tensor itself if it has the dtype."""
         tensor = source.to(dtype)
         if tensor is not source:
             self.complete &= source.is_contiguous()
-            self.taken.append(Converted(source, tensor))
+            self.steps.append(Conversion(source, tensor))
         return tensor
 
     def launch(
@@ -87,4 +89,4 @@ class Steps:
         named = list(function.signature.parameters.values())[len(tensors) + len(numbers) :]
         rest = (*numbers, *(constants.get(each.name, each.default) for each in named))
         x, y, z = (*grid, 1, 1)[:3]
-        self.taken.append(Launched(compiled, (x, y, z), tensors, rest))
+        self.steps.append(KernelLaunch(compiled, (x, y, z), tensors, rest))

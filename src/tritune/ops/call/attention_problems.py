@@ -1,4 +1,4 @@
-"""What a launch of attention needs to know beside the tensors, worked out once for their shapes."""
+"""Problems of attention calls, and what else a launch derives from shapes and strides."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import NamedTuple
 
 import torch
 import triton.language as tl
+from triton import next_power_of_2
 
 from tritune.dtypes import dtype_name
 from tritune.kernels.attention import AttentionProblem
 from tritune.kernels.paged_attention import PagedAttentionProblem
 from tritune.ops.call.folding import Strides
 
-#: The largest block of keys there is: offsets within one may be kept in 32 bits or not.
+#: The largest block of keys: offsets within one are kept in 32 bits where these suffice.
 LARGEST_BLOCK = 256
 
 
 class Options(NamedTuple):
-    """What a call asks for, as far as it makes another kernel."""
+    """The arguments of a call that select code in the kernel."""
 
     causal: bool
     window: int | None
@@ -28,21 +29,23 @@ class Options(NamedTuple):
     sinks: bool = False
 
     def within(self, keys: int) -> Options:
-        """The same for so many keys: a window ends at the query, and one of all keys is none."""
+        """Apply the number of keys: a window makes it causal, and one of all keys is none."""
         if self.window is None:
             return self
         return self._replace(causal=True, window=self.window if self.window < keys else None)
 
 
 class Lengths(NamedTuple):
-    """How many sequences there are, and how long each of them is, or the longest."""
+    """The number of sequences, and the length of each, or the longest."""
 
     batch: int
     queries: int
     keys: int
 
 
-class Plan(NamedTuple):
+class LaunchFacts(NamedTuple):
+    """What a launch needs beside the tensors and the config."""
+
     problem: AttentionProblem
     options: Options
     #: Strides by (batch, head, token, dim).
@@ -51,12 +54,12 @@ class Plan(NamedTuple):
     v: Strides
     #: The type of offsets within a block of keys.
     offset: tl.dtype
-    #: Whether k and v are such as tensor descriptors can describe.
-    described: bool
+    #: True if tensor descriptors can describe k and v.
+    describable: bool
 
 
 @functools.lru_cache(maxsize=4096)
-def plan_attention(
+def launch_facts(
     lengths: Lengths,
     packed: bool,
     dtype: torch.dtype,
@@ -64,35 +67,34 @@ def plan_attention(
     sizes: tuple[int, int],
     strides: tuple[Strides, Strides, Strides],
     options: Options,
-) -> Plan:
+) -> LaunchFacts:
     """`heads` are those of queries and of keys, `sizes` those of a head's keys and values."""
-    q, k, v = (_by_batch(each) if packed else each for each in strides)
+    q, k, v = (_with_batch(each) if packed else each for each in strides)
     options = options.within(lengths.keys)
     problem = AttentionProblem(
-        batch=power_of_two(lengths.batch),
+        batch=next_power_of_2(lengths.batch),
         heads=heads[0],
         group=heads[0] // heads[1],
-        queries=power_of_two(lengths.queries),
-        keys=power_of_two(lengths.keys),
+        queries=next_power_of_2(lengths.queries),
+        keys=next_power_of_2(lengths.keys),
         head_size=sizes[0],
         value_size=sizes[1],
         dtype=dtype_name(dtype),
         causal=options.causal,
-        window=power_of_two(options.window or 0),
+        window=next_power_of_2(options.window or 0),
         softcap=options.softcap,
         mask=options.mask,
         alibi=options.alibi,
         packed=packed,
     )
     reach = LARGEST_BLOCK * max(sum(k[2:]), sum(v[2:]))
-    return Plan(
-        problem, options, q, k, v, tl.int64 if reach >= 2**31 else tl.int32,
-        _describable(k, dtype) and _describable(v, dtype),
-    )  # fmt: skip
+    offset = tl.int64 if reach >= 2**31 else tl.int32
+    describable = _describable(k, dtype) and _describable(v, dtype)
+    return LaunchFacts(problem, options, q, k, v, offset, describable)
 
 
 @functools.lru_cache(maxsize=4096)
-def plan_paged(
+def paged_problem(
     tokens: int,
     sequences: int,
     pages: int,
@@ -105,7 +107,7 @@ def plan_paged(
     """`pages` are those of a row of the block table, `dtypes` those of queries and of the cache."""
     keys, queries = pages * page_size, -(-tokens // sequences)
     options = options.within(keys)
-    seen = keys if options.window is None else min(keys, options.window + queries)
+    visible = keys if options.window is None else min(keys, options.window + queries)
     problem = PagedAttentionProblem(
         dtype=dtype_name(dtypes[0]),
         kv_dtype=dtype_name(dtypes[1]),
@@ -114,9 +116,9 @@ def plan_paged(
         kv_heads=heads[1],
         group=heads[0] // heads[1],
         page_size=page_size,
-        queries=power_of_two(queries),
-        sequences=power_of_two(sequences),
-        keys=power_of_two(max(seen, 1)),
+        queries=next_power_of_2(queries),
+        sequences=next_power_of_2(sequences),
+        keys=next_power_of_2(max(visible, 1)),
         causal=options.causal,
         window=options.window is not None,
         softcap=options.softcap,
@@ -126,22 +128,22 @@ def plan_paged(
     return problem, options
 
 
-def power_of_two(number: int) -> int:
-    """The smallest power of two that is not less; 0 for 0."""
-    return 1 << (number - 1).bit_length() if number else 0
+def default_scale(q: torch.Tensor, scale: float | None) -> float:
+    """Return the scale, by default 1 / sqrt(head size)."""
+    return float(q.shape[-1]) ** -0.5 if scale is None else float(scale)
 
 
-def _by_batch(strides: Strides) -> Strides:
-    """Packed tensors, (token, head, dim), have no batches."""
+def _with_batch(strides: Strides) -> Strides:
+    """Add the stride of a batch to those of packed tensors, (token, head, dim)."""
     token, head, dim = strides
     return (0, head, token, dim)
 
 
 def _describable(strides: Strides, dtype: torch.dtype) -> bool:
-    """Dims side by side, and everything else in steps of 16 bytes; a step of 0 is a batch of 1."""
-    *steps, dim = strides
+    """Return whether dims are contiguous and other strides multiples of 16 bytes; 0 for a batch."""
+    *others, dim = strides
     return (
         dim == 1
-        and all(step * dtype.itemsize % 16 == 0 for step in steps)
-        and all(step > 0 for step in steps[1:])
+        and all(stride * dtype.itemsize % 16 == 0 for stride in others)
+        and all(stride > 0 for stride in others[1:])
     )
