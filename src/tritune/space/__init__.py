@@ -1,4 +1,4 @@
-"""What can be tuned: parameters with domains, constraints between them, and the points they leave.
+"""Spaces of configs: parameters with domains, and constraints between them.
 
 Nothing here knows how a kernel is compiled, run or timed.
 """

@@ -15,12 +15,12 @@ from tritune.space.expression import Expression, suggestion
 from tritune.space.level import Domain, Point, computed_domain
 from tritune.space.search import COUNT_LIMIT, Search, TooLargeError
 
-#: How often values are drawn for each config that is wanted of a space too large to count.
+#: Draws for each config that is wanted of a space too large to count.
 _DRAWS = 1_000
 
 
 class BoundSpace:
-    """Points that are searched for: none but the valid ones are ever built."""
+    """The valid points, which are found by search."""
 
     def __init__(
         self,

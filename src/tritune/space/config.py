@@ -1,4 +1,4 @@
-"""A config: one point of a space, what a kernel is compiled with."""
+"""Configs: points of a space, with which kernels are compiled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SpaceError(TrituneError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Config:
-    """One point of a space: names and values, compared without regard to their order.
+    """One point of a space: names and values, in an order that does not matter.
 
-    A value's type counts: 1, 1.0 and True are three different values, as they are to Triton.
+    A value's type matters: 1, 1.0 and True are three values, as they are to Triton.
     """
 
     values: tuple[tuple[str, Value], ...]
@@ -36,22 +36,22 @@ class Config:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Config:
-        """The config that `to_json` gave."""
+        """Return the config of `to_json`'s values."""
         for name, value in values.items():
             check_value(name, value)
         return Config(tuple(values.items()))
 
     def to_json(self) -> dict[str, Value]:
-        """Names and values, as JSON can hold them."""
+        """Return names and values that JSON can hold."""
         return dict(self.values)
 
     def as_kwargs(self) -> dict[str, Value]:
-        """Keyword arguments of a launch: constexprs and compile options alike."""
+        """Return the keyword arguments of a launch: constexprs and compile options."""
         return self._by_name.copy()
 
     @functools.cached_property
     def key(self) -> str:
-        """Short and stable: the same in every process, on every machine, for equal configs."""
+        """Return a short digest: the same in every process, on every machine."""
         text = json.dumps(self._by_name, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -79,7 +79,7 @@ class Config:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.values)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is cached must not travel: hashes of text differ between processes.
+        # Without the cached hash: hashes of text differ between processes.
         return Config, (self.values,)
 
     @functools.cached_property
@@ -96,7 +96,7 @@ class Config:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise SpaceError for what cannot be the value of a parameter."""
+    """Raise SpaceError unless this can be the value of a parameter."""
     if type(value) not in _VALUE_TYPES:
         raise SpaceError(
             f"{name}={value!r} is a {type(value).__name__}: "
@@ -107,5 +107,5 @@ def check_value(name: str, value: Any) -> None:
 
 
 def has_value(values: Iterable[Value], value: Value) -> bool:
-    """Whether the value is among the values, with the same type."""
+    """Return whether the value is among the values, with the same type."""
     return any(other == value and type(other) is type(value) for other in values)

@@ -1,4 +1,4 @@
-"""Expressions over parameters and problems: a small, harmless part of Python, compiled once.
+"""Expressions over parameters and problems: a small, safe part of Python, compiled once.
 
 Allowed are names, numbers, text, tuples, comparisons, `in`, `and`, `or`, `not`, arithmetic,
 `a if b else c`, and the functions in FUNCTIONS. Nothing else is, so that a space may come from a
@@ -48,7 +48,7 @@ _ALLOWED_TEXT = (
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """An expression, and what it is for: "constraint 'A < B'", say."""
+    """An expression with its purpose for messages, such as "constraint 'A < B'"."""
 
     purpose: str
     tree: ast.expr

@@ -1,4 +1,4 @@
-"""One parameter in a search: the values that it can take once those before it are bound."""
+"""One level of the search: a parameter's values, given those of the parameters before it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tritune.space.expression import FUNCTIONS, Expression, function_of, names_i
 Domain: TypeAlias = tuple[Value, ...]
 #: Values in the order in which parameters are bound; a partial point has the first of them.
 Point: TypeAlias = tuple[Value, ...]
-#: What a target and a problem give names to.
+#: Names that the target and the problem give values to.
 Known: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A constraint with what is known left out, and the parameters that it still depends on."""
+    """A constraint after constant folding, and the parameters that it still depends on."""
 
     constraint: Expression
     tree: ast.expr
@@ -58,7 +58,7 @@ class Level:
         try:
             return self._filter(domain, *prefix) if self._conditions else domain
         except Exception:
-            # The constraint that cannot be computed says so itself, with its values.
+            # Find the constraint that cannot be computed; its error names the values.
             known = self._known_with(prefix)
             for value in domain:
                 here = {**known, self._name: value}
@@ -80,12 +80,12 @@ def computed_domain(domain: Expression, known: Known) -> Domain:
 
 
 def _folded(node: ast.expr, known: Known) -> ast.expr:
-    """Return a condition that holds for the same values, without what known names decide."""
+    """Fold constants: return an equivalent condition without parts that known names decide."""
     if names_in(node) <= known.keys():
         try:
             return ast.Constant(bool(function_of(node, (), {**known, **FUNCTIONS})()))
         except Exception:
-            # It may stand where it is never looked at; if not, it fails there, with its names.
+            # It may never be evaluated; if it is, the error names its values.
             return node
     if isinstance(node, ast.BoolOp):
         decisive = isinstance(node.op, ast.Or)

@@ -1,4 +1,4 @@
-"""Points given one by one: a recorded space, or a list of configs that somebody wrote."""
+"""Points that are listed: the configs of a recorded space, a pack or a user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tritune.space.config import Config, SpaceError, Value
 
-#: A value with its type: 1 and True are two values.
+#: A value with its type: 1 and True are two.
 _Typed = tuple[type, Value]
 
 
@@ -54,7 +54,7 @@ class Listed:
 
     @functools.cached_property
     def _places(self) -> dict[str, dict[_Typed, int]]:
-        """Where each value stands among its parameter's. Place 0 is for "not there"."""
+        """Return the place of each value among its parameter's; 0 stands for an absent one."""
         return {
             name: {(type(value), value): place for place, value in enumerate(values, 1)}
             for name, values in self.parameters.items()
@@ -62,7 +62,7 @@ class Listed:
 
     @functools.cached_property
     def _lines(self) -> dict[tuple[int | None, ...], list[tuple[int, Config]]]:
-        """The configs that agree in everything but one parameter, by that and all the rest."""
+        """Return the configs that differ in one parameter, by its axis and the other places."""
         lines: dict[tuple[int | None, ...], list[tuple[int, Config]]] = defaultdict(list)
         for config in self._configs:
             values = config.as_kwargs()
@@ -88,7 +88,7 @@ def _values_by_name(configs: Iterable[Config]) -> dict[str, tuple[Value, ...]]:
 
 
 def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Numbers by size; anything else in the order it was met, for text has no neighbours."""
+    """Sort numbers by size; leave anything else in the order in which it was met."""
     listed = tuple(values)
     if all(isinstance(value, (int, float)) for value in listed):
         return tuple(sorted(listed, key=float))

@@ -1,4 +1,4 @@
-"""A parameter: a name and the values it can take on the families where it exists."""
+"""Parameters: names with the values that they can take, and the families where they exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tritune.space.expression import FUNCTIONS, Expression, integers, powers_of_
 
 FAMILIES = ("cuda", "hip", "cpu")
 
-#: Names that every expression may use for where the space is looked at.
+#: Names that every expression may use for the target.
 PLACE_NAMES = ("family", "arch")
 
 
@@ -33,7 +33,7 @@ class Parameter:
     def powers_of_two(
         name: str, low: int | str, high: int | str, families: tuple[str, ...] = FAMILIES
     ) -> Parameter:
-        """Powers of two from `low` to `high`; a bound may be an expression."""
+        """Take powers of two from `low` to `high`; a bound may be an expression."""
         if isinstance(low, int) and isinstance(high, int):
             return Parameter(name, powers_of_two(low, high), families)
         return Parameter(name, f"powers_of_two({low}, {high})", families)
@@ -46,7 +46,7 @@ class Parameter:
         step: int = 1,
         families: tuple[str, ...] = FAMILIES,
     ) -> Parameter:
-        """Whole numbers from `low` to `high`, which is included; a bound may be an expression."""
+        """Take whole numbers from `low` to `high`, included; a bound may be an expression."""
         if isinstance(low, int) and isinstance(high, int):
             return Parameter(name, integers(low, high, step), families)
         return Parameter(name, f"integers({low}, {high}, {step})", families)
@@ -55,12 +55,12 @@ class Parameter:
     def choice(
         name: str, values: Iterable[Value], families: tuple[str, ...] = FAMILIES
     ) -> Parameter:
-        """One of the values."""
+        """Take one of the values."""
         return Parameter(name, tuple(values), families)
 
     @staticmethod
     def boolean(name: str, families: tuple[str, ...] = FAMILIES) -> Parameter:
-        """On or off."""
+        """Take False or True."""
         return Parameter(name, (False, True), families)
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class Parameter:
 
     @functools.cached_property
     def domain(self) -> tuple[Value, ...] | Expression:
-        """The values, or how they are computed."""
+        """Return the values, or the expression that computes them."""
         if isinstance(self.values, str):
             return Expression.parse(self.values, f"the domain of {self.name}, {self.values!r},")
         return self.values
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Compiled code cannot travel; it is made again from the text.
+        # Compiled code cannot be pickled; it is compiled again from the text.
         return Parameter, (self.name, self.values, self.families)

@@ -1,4 +1,4 @@
-"""What a search strategy searches: points, whether solved from constraints or listed."""
+"""The interface of points: those of a space with constraints, or listed ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Points(Protocol):
         """Each parameter with all the values it can take, in order."""
 
     def size(self) -> int:
-        """How many configs there are."""
+        """Return the number of configs."""
 
     def configs(self) -> Iterator[Config]:
-        """Every config once, lazily, in a fixed order."""
+        """Yield every config once, in a fixed order."""
 
     def sample(self, count: int, rng: random.Random) -> list[Config]:
-        """Different configs, each with the same chance; all of them where there are no more."""
+        """Draw different configs, each with the same chance; all where there are no more."""
 
     def neighbours(self, config: Config) -> list[Config]:
-        """The configs that differ in one parameter, those with an adjacent value first."""
+        """Return the configs that differ in one parameter, those with an adjacent value first."""
 
     def __contains__(self, config: object) -> bool:
-        """Whether it is one of the configs."""
+        """Return whether it is one of the configs."""

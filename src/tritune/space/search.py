@@ -139,7 +139,7 @@ class Search:
                 none = False
                 yield point
         if none:
-            # Whoever comes to the same live values again need not look again.
+            # The same live values need no second search.
             self._counts[depth][key] = 0
 
     def _count(self, prefix: Point) -> int:
@@ -161,7 +161,7 @@ class Search:
         return count
 
     def _descend(self, rng: random.Random) -> int:
-        """Return the product of how many values there were at each level of a random descent."""
+        """Return the product of the numbers of values at each level of a random descent."""
         prefix: Point = ()
         ways = 1
         for level in self._levels:

@@ -1,4 +1,4 @@
-"""What can be tuned about a kernel: parameters, and constraints between them."""
+"""Spaces: parameters, and constraints between them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Space:
                 raise SpaceError(f"declared twice for {family}: {', '.join(twice)}")
 
     def parameters_on(self, family: str) -> tuple[Parameter, ...]:
-        """The parameters that exist on a family, in the order they were declared."""
+        """Return the parameters that exist on a family, in the order of declaration."""
         if family not in FAMILIES:
             raise SpaceError(f"unknown family {family!r}: {suggestion(family, FAMILIES)}")
         return tuple(p for p in self.parameters if family in p.families)
@@ -44,7 +44,7 @@ class Space:
     def on(
         self, family: str, arch: int | str = 0, problem: Mapping[str, Any] | None = None
     ) -> BoundSpace:
-        """The points of the space on a target for a problem; SpaceError if there are none."""
+        """Return the points on a target for a problem; raise SpaceError if there are none."""
         bound = self._bound(family, arch, problem)
         bound.require_points()
         return bound
@@ -52,13 +52,13 @@ class Space:
     def configs(
         self, family: str, arch: int | str = 0, problem: Mapping[str, Any] | None = None
     ) -> Iterator[Config]:
-        """Every valid config, lazily, in a fixed order."""
+        """Yield every valid config, in a fixed order."""
         return self.on(family, arch, problem).configs()
 
     def size(
         self, family: str, arch: int | str = 0, problem: Mapping[str, Any] | None = None
     ) -> int:
-        """How many valid configs there are."""
+        """Return the number of valid configs."""
         return self.on(family, arch, problem).size()
 
     def check(
@@ -68,13 +68,13 @@ class Space:
         arch: int | str = 0,
         problem: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raise SpaceError with every reason why the config is not a point of the space."""
+        """Raise SpaceError, with every reason, unless the config is a point of the space."""
         reasons = self._bound(family, arch, problem).objections(config)
         if reasons:
             raise SpaceError(f"not a config of this space ({config}): " + "; ".join(reasons))
 
     def restricted(self, **values: Value | Iterable[Value]) -> Space:
-        """The same space with fewer values for some parameters: `restricted(BLOCK_M=(16, 32))`."""
+        """Return the space with fewer values: `restricted(BLOCK_M=(16, 32))`."""
         return Space(
             self.parameters,
             (*self.constraints, *(self._restriction(*entry) for entry in values.items())),
@@ -101,7 +101,7 @@ class Space:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Compiled code cannot travel; it is made again from the text.
+        # Compiled code cannot be pickled; it is compiled again from the text.
         return Space, (self.parameters, self.constraints, self.limits)
 
     @functools.cached_property
