@@ -49,6 +49,7 @@ class Attention(Workload):
         "alibi": False,
     }
     fixed: ClassVar = {"packed": False}
+    buckets = ("batch", "queries", "keys")
     assisted = frozenset({"sdpa_folded"})
     # Scores in memory make attention slow, however well the code around them is fused.
     compilable = frozenset({"sdpa"})
@@ -73,13 +74,8 @@ class Attention(Workload):
         # A window of all keys is none.
         window = problem.window if problem.window < problem.keys or problem.window == keys else 0
         window = triton.next_power_of_2(window)
-        return replace(
-            problem,
-            batch=triton.next_power_of_2(problem.batch),
-            queries=triton.next_power_of_2(problem.queries),
-            keys=keys,
-            window=window if window_argument(window, keys) else 0,
-        )
+        problem = replace(problem, window=window if window_argument(window, keys) else 0)
+        return super().rounded(problem)
 
     def make(self, problem: AttentionProblem, maker: Maker) -> Inputs:
         batch, heads, kv_heads = problem.batch, problem.heads, problem.heads // problem.group

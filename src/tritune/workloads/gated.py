@@ -15,8 +15,6 @@ from tritune.kernels.gated import KERNEL, GatedProblem
 from tritune.kernels.kernel import Problem
 from tritune.ops.gated import APPROXIMATIONS, gelu_mul, silu_mul
 from tritune.workloads.inputs import Maker
-from tritune.workloads.reference.compared import Part, every_nth
-from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 
@@ -25,13 +23,13 @@ class SiluMul(Workload):
     kernel = KERNEL
     defaults: ClassVar = {"rows": 1024, "columns": 14336, "dtype": "float16"}
     fixed: ClassVar = {"activation": "silu"}
+    buckets = ("rows",)
 
     def rounded(self, problem: GatedProblem) -> Problem:
-        rows, columns = triton.next_power_of_2(problem.rows), problem.columns
-        # One row is as any tensor in one piece: only its size matters.
-        return replace(
-            problem, rows=rows, columns=triton.next_power_of_2(columns) if rows == 1 else columns
-        )
+        # One row is as any contiguous tensor: only its size matters.
+        if problem.rows == 1:
+            problem = replace(problem, columns=triton.next_power_of_2(problem.columns))
+        return super().rounded(problem)
 
     def make(self, problem: GatedProblem, maker: Maker) -> Inputs:
         both = maker.normal(problem.rows, 2 * problem.columns, dtype=problem.dtype)
@@ -46,10 +44,6 @@ class SiluMul(Workload):
 
     def run(self, inputs: Inputs) -> Outputs:
         return (silu_mul(**inputs),)
-
-    def part(self, inputs: Inputs) -> Part:
-        gate = inputs["gate"]
-        return (every_nth(gate.shape[0], gate.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         part = self.part(inputs)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import triton
 from torch.nn import functional
 
 from tritune.dtypes import element_bytes
 from tritune.kernels import linear as plain
 from tritune.kernels import linear_quantized as quantized
-from tritune.kernels.kernel import Problem
 from tritune.kernels.linear import LinearProblem
 from tritune.kernels.linear_quantized import unpack, zero_without_points
 from tritune.ops.linear import linear
@@ -39,14 +36,12 @@ class Linear(Workload):
         "dtype": "float16",
         "inner_contiguous": True,
     }
+    buckets = ("rows",)
 
     def impossible(self, problem: LinearProblem) -> list[str]:
         if problem.n == 1 and not problem.inner_contiguous:
             return ["n is 1, allowed: 2 and more where inner_contiguous=false"]
         return []
-
-    def rounded(self, problem: Any) -> Problem:
-        return replace(problem, rows=triton.next_power_of_2(problem.rows))
 
     def make(self, problem: LinearProblem, maker: Maker) -> Inputs:
         n, k, dtype = problem.n, problem.k, problem.dtype

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import triton
 
 from tritune.dtypes import FLOAT_NAMES, QUANTIZED_NAMES
-from tritune.kernels.kernel import Problem
 from tritune.kernels.paged_attention import KERNEL, PagedAttentionProblem
 from tritune.kernels.paged_attention import reference as paged_reference
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
@@ -47,6 +45,7 @@ class PagedAttention(Workload):
     }
     assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
     compilable = frozenset({"sdpa", "sdpa_padded"})
+    buckets = ("queries", "sequences", "keys")
     allowed: ClassVar = {
         "kv_dtype": (*FLOAT_NAMES, *QUANTIZED_NAMES),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),
@@ -72,14 +71,6 @@ class PagedAttention(Workload):
         elif problem.window and keys < 2:
             reasons.append("keys is 1, allowed with a window: 2 and more")
         return reasons
-
-    def rounded(self, problem: PagedAttentionProblem) -> Problem:
-        return replace(
-            problem,
-            queries=triton.next_power_of_2(problem.queries),
-            sequences=triton.next_power_of_2(problem.sequences),
-            keys=triton.next_power_of_2(problem.keys),
-        )
 
     def make(self, problem: PagedAttentionProblem, maker: Maker) -> Inputs:
         window, room = _window(problem)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import triton
 from torch.nn import functional
 
 from tritune.dtypes import element_bytes
 from tritune.kernels import rms_norm as definition
-from tritune.kernels.kernel import Problem
 from tritune.kernels.rms_norm import KERNEL, RmsNormProblem
 from tritune.ops.rms_norm import add_rms_norm, rms_norm
 from tritune.workloads.inputs import Maker
-from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
 EPS = 1e-6
-#: Elements whose reference takes a fraction of a second.
-ELEMENTS = 2**23
 
 
 class RmsNorm(Workload):
@@ -29,9 +23,7 @@ class RmsNorm(Workload):
     kernel = KERNEL
     defaults: ClassVar = {"rows": 1024, "columns": 4096, "dtype": "float16"}
     fixed: ClassVar = {"adds": False}
-
-    def rounded(self, problem: RmsNormProblem) -> Problem:
-        return replace(problem, rows=triton.next_power_of_2(problem.rows))
+    buckets = ("rows",)
 
     def make(self, problem: RmsNormProblem, maker: Maker) -> Inputs:
         x = maker.normal(problem.rows, problem.columns, dtype=problem.dtype)
@@ -39,10 +31,6 @@ class RmsNorm(Workload):
 
     def run(self, inputs: Inputs) -> Outputs:
         return (rms_norm(**inputs),)
-
-    def part(self, inputs: Inputs) -> Part:
-        x = inputs["x"]
-        return (every_nth(x.shape[0], x.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         x = inputs["x"][self.part(inputs)].to(dtype)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import triton
 
 from tritune.dtypes import element_bytes
 from tritune.kernels import rope as definition
-from tritune.kernels.kernel import Problem
 from tritune.kernels.rope import KERNEL, RopeProblem
 from tritune.ops.rope import rope
 from tritune.workloads.inputs import Maker
-from tritune.workloads.reference.compared import Part, every_nth
-from tritune.workloads.rms_norm import ELEMENTS
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload
 
 #: Rows of the tables: the longest context.
@@ -39,6 +34,8 @@ class Rope(Workload):
         "dtype": "float16",
     }
 
+    buckets = ("tokens",)
+
     def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
         size = values.get("size", self.defaults["size"])
         return {**super()._missing(values), "rotary": size}
@@ -47,9 +44,6 @@ class Rope(Workload):
         if problem.rotary % 2 == 0 and problem.rotary <= problem.size:
             return []
         return [f"rotary is {problem.rotary}, allowed: even, and at most size, {problem.size}"]
-
-    def rounded(self, problem: RopeProblem) -> Problem:
-        return replace(problem, tokens=triton.next_power_of_2(problem.tokens))
 
     def make(self, problem: RopeProblem, maker: Maker) -> Inputs:
         tokens, size, dtype = problem.tokens, problem.size, problem.dtype
@@ -72,10 +66,6 @@ class Rope(Workload):
 
     def written(self, inputs: Inputs) -> tuple[str, ...]:
         return ("q", "k") if inputs["inplace"] else ()
-
-    def part(self, inputs: Inputs) -> Part:
-        q = inputs["q"]
-        return (every_nth(q.shape[0], q.numel() / ELEMENTS),)
 
     def define(self, inputs: Inputs, dtype: torch.dtype) -> Outputs:
         part = self.part(inputs)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+import triton
 
 from tritune.dtypes import FLOAT_NAMES
 from tritune.kernels.kernel import Kernel, Problem
@@ -15,7 +16,10 @@ from tritune.targets.probes import COPY, READ
 from tritune.targets.roofline import Bound, Limits
 from tritune.workloads.inputs import Maker, reference_dtype
 from tritune.workloads.problems.parse import ProblemError, parsed, types_of, wrong_values
-from tritune.workloads.reference.compared import Part
+from tritune.workloads.reference.compared import Part, every_nth
+
+#: Elements whose reference takes a fraction of a second.
+ELEMENTS = 2**23
 
 #: The arguments of an op, by name.
 Inputs = dict[str, Any]
@@ -54,6 +58,8 @@ class Workload(ABC):
     defaults: ClassVar[Mapping[str, Any]]
     #: Fields that are the same in every problem of this op, if not of its kernel.
     fixed: ClassVar[Mapping[str, Any]] = {}
+    #: Fields that the op rounds up to powers of two.
+    buckets: ClassVar[tuple[str, ...]] = ()
     #: Fields that have few possible values.
     allowed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: torch's functions for which a part of the work is done beforehand: measured to be shown, not
@@ -84,9 +90,10 @@ class Workload(ABC):
             )
         return problem
 
-    @abstractmethod
     def rounded(self, problem: Any) -> Problem:
         """Return the problem's bucket, as the op computes it."""
+        up = {name: triton.next_power_of_2(getattr(problem, name)) for name in self.buckets}
+        return replace(problem, **up)
 
     def owns(self, problem: Problem) -> bool:
         """Return whether a problem of the kernel belongs to this op."""
@@ -135,8 +142,9 @@ class Workload(ABC):
         return sum(value.nbytes for value in made if hasattr(value, "nbytes"))
 
     def part(self, inputs: Inputs) -> Part:
-        """Select what is compared of each output: all, unless its reference takes long."""
-        return ()
+        """Select what is compared of each output: some rows, if its reference takes long."""
+        first = next(iter(inputs.values()))
+        return (every_nth(first.shape[0], first.numel() / ELEMENTS),)
 
     def reference(self, inputs: Inputs) -> Outputs:
         """Compute the part with more bits than the inputs have."""

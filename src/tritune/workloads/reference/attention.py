@@ -68,7 +68,7 @@ def excess(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dty
 
 def packed_part(queries: int, sequences: int, heads: int, keys: int, dtype: torch.dtype) -> Part:
     """Select some tokens and some heads of packed sequences."""
-    # Where sequences have few tokens each, not all of them have to be looked at.
+    # Where sequences have few tokens each, not all of them are compared.
     most = max(ROW_STEP, sequences)
     rows = every_nth(queries, excess(queries, sequences, heads, keys, dtype), most)
     left = excess(len(indices_of(rows, queries)), sequences, heads, keys, dtype)
