@@ -367,7 +367,7 @@ SPACE = Space(
 
 
 def _default_tile(size: int, full: bool, family: str, arch: Any) -> tuple[int, int, int]:
-    """Rows, columns and warps of a large tile that does not spill; `full`: in full fp32."""
+    """Return rows, columns and warps of a large tile that does not spill; `full`: in full fp32."""
     if family == "cpu":
         return 64, 64, 0
     if family == "hip" and arch.startswith("gfx1"):
@@ -385,23 +385,25 @@ def _default_tile(size: int, full: bool, family: str, arch: Any) -> tuple[int, i
     return (64, 32, 8) if 90 <= arch < 120 else (32, 32, 4)
 
 
-def few_rows_block(keys: int) -> int:
-    """Keys of a tile with few rows on a CPU: long ones keep memory busy, where there are keys."""
+def skinny_block(keys: int) -> int:
+    """Return the keys of a tile with few rows on a CPU: long tiles keep memory busy."""
     return 256 if keys >= 4096 else 128 if keys >= 1024 else 64
 
 
-def cut_block(queries: int, keys: int, window: int = 0) -> int:
-    """Keys of a tile with many rows on a CPU where queries see different keys: fewer where they see
-    so few that most tiles are cut, and what is cut off is computed for nothing.
+def masked_block(queries: int, keys: int, window: int = 0) -> int:
+    """Return the keys of a tile with many rows on a CPU, with a causal mask.
+
+    Masked scores are wasted work, so tiles are small where queries see few keys.
     """
-    seen = keys - queries // 2
-    return 32 if min(seen, window or seen) <= 1024 else 64
+    visible = keys - queries // 2
+    return 32 if min(visible, window or visible) <= 1024 else 64
 
 
 def _tall_block(problem: AttentionProblem, block_m: int) -> int:
-    """Rows of a tile on a CPU where every query sees every key: none of them computes for nothing,
-    and the more there are, the less does each pay for a block of keys. But a machine of many cores
-    needs programs for all of them.
+    """Return the rows of a tile on a CPU without a mask.
+
+    No work is wasted, and more rows share the reading of a block of keys; but each core needs
+    programs.
     """
     rows = problem.batch * problem.heads * problem.queries
     while 2 * block_m <= min(256, problem.queries) and rows >= 32 * 2 * block_m:
@@ -410,7 +412,7 @@ def _tall_block(problem: AttentionProblem, block_m: int) -> int:
 
 
 def default_config(problem: AttentionProblem, family: str, arch: int | str) -> Config:
-    """Sizes that fit everywhere: smaller tiles for wide heads and for few queries."""
+    """Return sizes that fit everywhere: smaller tiles for wide heads and for few queries."""
     size = max(problem.head_size, problem.value_size)
     full = problem.dtype == "float32"
     block_m, block_n, warps = _default_tile(size, full, family, arch)
@@ -420,22 +422,24 @@ def default_config(problem: AttentionProblem, family: str, arch: int | str) -> C
     # Few queries leave most rows of a tile unused, unless the heads that share keys fill them.
     pack = problem.group > 1 and problem.queries < block_m
     if family == "cpu" and masked and problem.group > 1:
-        block_n = cut_block(problem.queries, problem.keys, problem.window)
+        block_n = masked_block(problem.queries, problem.keys, problem.window)
         # The heads that share keys see the same: the fewer queries a tile has, the less is cut off.
         pack = pack or block_n < 64
     rows = problem.queries * (problem.group if pack else 1)
     if rows < block_m:
         block_m = max(1 if family == "cpu" else 16, triton.next_power_of_2(rows))
         if family == "cpu" and block_m <= 16:
-            block_n = few_rows_block(problem.keys)
+            block_n = skinny_block(problem.keys)
         warps = warps if full or size > 128 else 4
     slots = problem.heads // (problem.group if pack else 1)
     programs = problem.batch * slots * triton.cdiv(rows, block_m)
-    seen = min(problem.keys, problem.window + problem.queries) if problem.window else problem.keys
+    visible = problem.keys
+    if problem.window:
+        visible = min(visible, problem.window + problem.queries)
     tile: dict[str, Value] = {
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
-        "NUM_SPLITS": default_splits(programs, seen, family, problem.keys // problem.queries),
+        "NUM_SPLITS": default_splits(programs, visible, family, problem.keys // problem.queries),
         "SPLIT_HEAD": any(n & (n - 1) for n in (problem.head_size, problem.value_size)),
         "PACK_HEADS": pack,
         "PRE_LOAD_V": False,
@@ -473,7 +477,7 @@ def attention_reference(
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of (batch, heads, tokens, dims) tensors and its log-sum-exp, in q's dtype."""
+    """Compute attention of (batch, heads, tokens, dims) tensors and the log-sum-exp."""
     queries, keys = q.shape[2], k.shape[2]
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
     scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
@@ -510,7 +514,7 @@ def attention_varlen_reference(
     cu_seqlens_k: torch.Tensor,
     **flags: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for packed (tokens, heads, dims) tensors, one sequence after the other."""
+    """Compute the same for packed (tokens, heads, dims) tensors."""
     out = q.new_zeros(*q.shape[:2], v.shape[2])
     lse = q.new_full(q.shape[:2], -math.inf)
     for b in range(len(cu_seqlens_q) - 1):

@@ -1,6 +1,4 @@
-"""What a kernel is to the rest of tritune: device code with everything that must be known to tune
-it.
-"""
+"""Kernels: device code with its space, default config, reference and problem type."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ class Problem:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
-# A kernel equals itself only: it is looked up on every call, by its address.
+# Compared by identity, since each call looks it up.
 @dataclass(frozen=True, eq=False)
 class Kernel:
     name: str
     #: The Triton functions, for their identity and for counting.
     functions: tuple[Any, ...]
     space: Space
-    #: `default(problem, family, arch)`: a config that is right everywhere and good somewhere.
+    #: `default(problem, family, arch)`: a config that is valid for every problem.
     default: Callable[[Any, str, int | str], Config]
-    #: Plain torch, in the formula's own words: the specification.
+    #: Plain torch by the formula: the specification.
     reference: Callable[..., Any]
-    #: What is known of a call.
+    #: The type of its problems.
     problem: type[Problem]

@@ -13,11 +13,13 @@ fixed order, so that the result does not depend on which came first.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from tritune.dtypes import element_bytes
 from tritune.kernels.activations import activate, activation_reference
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
 from tritune.kernels.kernel import Kernel, Problem
@@ -163,7 +165,7 @@ class LinearProblem(Problem):
     inner_contiguous: bool
 
 
-#: What the plain and the quantized kernel ask of a config alike.
+#: Constraints of the plain and the quantized kernel.
 SHARED_CONSTRAINTS = (
     # Element by element: for few rows, and a tile that fits in registers.
     "METHOD == 'dot' or (BLOCK_M <= 8 and BLOCK_M <= rows and BLOCK_N <= 32)",
@@ -193,7 +195,7 @@ SHARED_CONSTRAINTS = (
     "kpack == 1 or arch in ('gfx90a', 'gfx942')",
 )
 
-#: Beside the method and the blocks.
+#: Parameters of both, beside the method and the blocks.
 SHARED_PARAMETERS = (
     Parameter("GROUP_M", (1, 4, 8)),
     Parameter("SPLIT_K", (1, 2, 4, 8, 16)),
@@ -237,36 +239,34 @@ def default(problem: LinearProblem, family: str, arch: int | str) -> Config:
     else:
         # RDNA holds both operands in registers, twice over: half as much of K does not spill.
         block, warps = (128, 128, 32 if str(arch).startswith("gfx1") else 64), 8
+    return gpu_config(problem, block, warps, family, arch)
+
+
+def gpu_config(
+    problem: Any, block: tuple[int, int, int], warps: int, family: str, arch: int | str
+) -> Config:
+    """Return the default config for a tile; each stage has its operands in shared memory."""
     block_m, block_n, block_k = block
-    values = Config.of(
+    # Split K until a hundred multiprocessors have work, each part being worth a program.
+    rows, split = problem.rows, 1
+    tiles = triton.cdiv(rows, block_m) * triton.cdiv(problem.n, block_n)
+    while rows <= 64 and tiles * split < 128 and split < 16 and split * block_k * 8 <= problem.k:
+        split *= 2
+    options = {"num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
+    if family == "cuda":
+        shared_bytes = limits_by_name(family, arch)["shared_memory_bytes"]
+        operand_bytes = block_k * (block_m + block_n) * element_bytes(problem.dtype)
+        options = {"num_stages": 3 if 3 * operand_bytes <= shared_bytes else 2}
+    return Config.of(
         METHOD="dot",
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
-        GROUP_M=8 if problem.rows >= 8 * block_m else 1,
-        SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
+        GROUP_M=8 if rows >= 8 * block_m else 1,
+        SPLIT_K=split,
         num_warps=warps,
-    ).as_kwargs()
-    operands = block_k * (block_m + block_n) * (4 if fp32 else 2)
-    return Config.of(**values, **gpu_options(family, arch, operands))
-
-
-def split_for_gpu(rows: int, n: int, k: int, block: tuple[int, int, int]) -> int:
-    """Parts of K for a hundred multiprocessors to have work, each part worth a program."""
-    block_m, block_n, block_k = block
-    tiles = triton.cdiv(rows, block_m) * triton.cdiv(n, block_n)
-    split = 1
-    while rows <= 64 and tiles * split < 128 and split < 16 and split * block_k * 8 <= k:
-        split *= 2
-    return split
-
-
-def gpu_options(family: str, arch: int | str, operand_bytes: int) -> dict[str, int]:
-    """The options beside the tile; each stage has its operands in shared memory."""
-    if family == "cuda":
-        shared_bytes = limits_by_name(family, arch)["shared_memory_bytes"]
-        return {"num_stages": 3 if 3 * operand_bytes <= shared_bytes else 2}
-    return {"num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1}
+        **options,
+    )
 
 
 def _default_cpu(problem: LinearProblem) -> Config:
@@ -306,6 +306,7 @@ def reference(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
 ) -> torch.Tensor:
+    """Return the definition, computed in the dtype of the inputs."""
     y = x @ weight.T
     return activation_reference(y if bias is None else y + bias, activation)
 

@@ -27,9 +27,8 @@ from tritune.kernels.linear import (
     add_parts_kernel,
     cpu_config,
     epilogue,
-    gpu_options,
+    gpu_config,
     multiply,
-    split_for_gpu,
     sum_along_k,
     tile_of_program,
     zero_accumulator,
@@ -153,17 +152,7 @@ def default(problem: LinearQuantizedProblem, family: str, arch: int | str) -> Co
     block_k = min(problem.group, 32 if short else 64)
     block_m = min(max(problem.rows, 16), 64)
     block = (block_m, 32 if block_m == 16 else 64, block_k)
-    values = Config.of(
-        METHOD="dot",
-        BLOCK_M=block_m,
-        BLOCK_N=block[1],
-        BLOCK_K=block_k,
-        GROUP_M=8 if problem.rows >= 8 * block_m else 1,
-        SPLIT_K=split_for_gpu(problem.rows, problem.n, problem.k, block),
-        num_warps=4,
-    ).as_kwargs()
-    operands = block_k * sum(block[:2]) * (4 if problem.dtype == "float32" else 2)
-    return Config.of(**values, **gpu_options(family, arch, operands))
+    return gpu_config(problem, block, 4, family, arch)
 
 
 def _default_cpu(problem: LinearQuantizedProblem) -> Config:
@@ -178,7 +167,7 @@ def _default_cpu(problem: LinearQuantizedProblem) -> Config:
 
 
 def pack(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """Bytes that hold codes (N, K), given in a byte each, as the kernel reads them."""
+    """Pack codes (N, K), given in a byte each, as the kernel reads them."""
     if bits == 8:
         return codes.contiguous()
     n, k = codes.shape
@@ -187,7 +176,7 @@ def pack(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """The codes (N, K) in bytes."""
+    """Return the codes (N, K), in a byte each."""
     if bits == 8:
         return packed
     n, half_k = packed.shape
@@ -196,6 +185,7 @@ def unpack(packed: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 
 
 def zero_without_points(bits: int) -> int:
+    """Return the code of zero for weights without zero points."""
     return 8 if bits == 4 else 0
 
 
@@ -207,7 +197,7 @@ def dequantize(
     group: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The weight (N, K) that the codes stand for."""
+    """Return the weight (N, K) that the codes stand for."""
     codes = unpack(packed, bits, group).to(dtype)
     codes = codes.reshape(codes.shape[0], -1, group)
     zero = zero_without_points(bits) if zeros is None else zeros.to(dtype)[:, :, None]
@@ -225,6 +215,7 @@ def reference(
     bits: int,
     group: int,
 ) -> torch.Tensor:
+    """Return the definition, computed in the dtype of x."""
     y = x @ dequantize(packed, scales, zeros, bits, group, x.dtype).T
     return activation_reference(y if bias is None else y + bias, activation)
 

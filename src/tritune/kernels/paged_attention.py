@@ -23,8 +23,8 @@ import triton.language as tl
 from tritune.dtypes import element_bytes
 from tritune.kernels.attention import (
     attention_varlen_reference,
-    cut_block,
-    few_rows_block,
+    masked_block,
+    skinny_block,
 )
 from tritune.kernels.attention_merge import default_splits, merge_splits_kernel
 from tritune.kernels.cpu_options import CPU_CHOOSES, CPU_ROWS, PREFETCH
@@ -306,7 +306,7 @@ class PagedAttentionProblem(Problem):
 
     @property
     def rows(self) -> int:
-        """Rows of one sequence and KV head."""
+        """Return the rows of one sequence and KV head."""
         return self.queries * self.group
 
 
@@ -366,7 +366,7 @@ SPACE = Space(
 
 
 def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tuple[int, int, int]:
-    """Most rows, keys and warps of a tile that does not spill.
+    """Return the most rows, keys and warps of a tile that does not spill.
 
     The addresses of keys that lie in several pages take registers, as does converting the keys.
     """
@@ -374,8 +374,8 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
     full = problem.dtype == "float32"
     if family == "cpu":
         if problem.rows <= 16:
-            return 64, few_rows_block(problem.keys), 0
-        return 64, cut_block(problem.queries, problem.keys) if problem.causal else 64, 0
+            return 64, skinny_block(problem.keys), 0
+        return 64, masked_block(problem.queries, problem.keys) if problem.causal else 64, 0
     if family == "hip" and arch.startswith("gfx1"):
         # RDNA has half the registers, and no matrix instruction for fp32.
         if full:
@@ -391,8 +391,8 @@ def _default_tile(problem: PagedAttentionProblem, family: str, arch: Any) -> tup
     return (64, 32, 4) if size <= 128 else (64, 32, 8)
 
 
-def _heads_at_once(problem: PagedAttentionProblem, block_m: int) -> int:
-    """How many KV heads a CPU's program takes when it decodes.
+def _heads_per_program(problem: PagedAttentionProblem, block_m: int) -> int:
+    """Return how many KV heads a program takes on a CPU when it decodes.
 
     Each has its code, which takes time to compile, and its accumulator, which is read and written
     for every tile of keys.
@@ -409,11 +409,11 @@ def _heads_at_once(problem: PagedAttentionProblem, block_m: int) -> int:
 
 
 def default(problem: PagedAttentionProblem, family: str, arch: int | str) -> Config:
-    """Blocks as large as the rows of a sequence allow; splits where programs would be too few."""
+    """Return blocks as large as a sequence's rows allow, and splits for few programs."""
     block_m, block_n, warps = _default_tile(problem, family, arch)
     smallest = 1 if family == "cpu" else 16
     block_m = min(block_m, max(triton.next_power_of_2(problem.rows), smallest))
-    heads = _heads_at_once(problem, block_m) if family == "cpu" else 1
+    heads = _heads_per_program(problem, block_m) if family == "cpu" else 1
     if heads > 1:
         # What is read at a time, and asked for while the tile before it is read.
         key_bytes = heads * problem.head_size * element_bytes(problem.kv_dtype)
@@ -454,7 +454,7 @@ def reference(
     v_scale: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """Attention to the keys and values that the pages hold, in q's dtype."""
+    """Compute attention to the keys and values in the pages, in q's dtype."""
     k = _unpaged(k_cache, block_table, seq_lens, k_scale, q.dtype)
     v = _unpaged(v_cache, block_table, seq_lens, v_scale, q.dtype)
     cu_seqlens_k = torch.cat([seq_lens.new_zeros(1), seq_lens.cumsum(0)])
@@ -470,7 +470,7 @@ def _unpaged(
     scale: torch.Tensor | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The cached rows of all sequences in a row, (keys, KV heads, size), in real units."""
+    """Return the cached rows of all sequences, dequantized: (keys, KV heads, size)."""
     page_size = cache.shape[1]
     # fp8 tensors cannot be indexed everywhere, bytes can.
     rows = cache.view(torch.uint8) if cache.element_size() == 1 else cache

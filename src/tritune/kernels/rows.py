@@ -1,5 +1,5 @@
-"""What kernels over rows share: offsets of rows whose leading dimensions fold into two, and when
-nontemporal stores are worth it.
+"""Shared by kernels over rows: offsets of rows with two leading dimensions, and when nontemporal
+stores pay.
 """
 
 import triton
