@@ -10,11 +10,12 @@ import torch
 from tests.policy.stored import CPU, config, problem, put
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.rms_norm import KERNEL
-from tritune.policy import mode
+from tritune.policy import mode, modes
 from tritune.policy import policy as policy_module
 from tritune.policy.modes import ModeError, Setting
 from tritune.policy.policy import Policy
 from tritune.policy.sources import PolicyWarning
+from tritune.workloads.tuning import tune_unseen
 
 
 def test_a_mode_holds_until_the_block_ends() -> None:
@@ -57,6 +58,12 @@ def test_a_mistyped_mode_is_one_clear_error() -> None:
 def test_pinned_without_a_file_says_what_is_missing() -> None:
     with pytest.raises(ModeError, match=r"needs the reviewed file.*TRITUNE_PINNED"):
         mode("pinned")
+
+
+def test_the_tune_mode_calls_the_tuner_of_the_ops() -> None:
+    assert modes.hook("tune") is tune_unseen
+    with pytest.raises(ModeError, match="install it again"):
+        modes.hook("dance")
 
 
 class Tuner:

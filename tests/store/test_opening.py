@@ -43,6 +43,16 @@ def test_the_environment_names_another(tmp_path: Path, monkeypatch: pytest.Monke
     assert locate(None).path == tmp_path / "b.sqlite"
 
 
+def test_what_belongs_to_a_store_is_beside_it_or_in_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert locate("/data/a.sqlite").beside("policy") == Path("/data/a.sqlite.policy")
+    one, other = (locate(f"postgresql://me@host/{name}").beside("calls") for name in "ab")
+    assert one.parent == tmp_path / "tritune" and one.suffix == ".calls"
+    assert one != other
+
+
 def test_a_password_is_in_no_message() -> None:
     where = locate("postgres://me:secret@nowhere.invalid/db")
     assert "secret" not in str(where)

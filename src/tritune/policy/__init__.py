@@ -7,7 +7,6 @@ from tritune.policy.process import (
     forget,
     mode,
     refresh,
-    set_tuner,
     verify_agreement,
 )
 from tritune.policy.serving import warm
@@ -19,7 +18,6 @@ __all__ = [
     "forget",
     "mode",
     "refresh",
-    "set_tuner",
     "verify_agreement",
     "warm",
 ]

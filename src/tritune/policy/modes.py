@@ -1,17 +1,14 @@
-"""How a process chooses configs: the modes, and how one is asked for."""
+"""The modes in which a process chooses configs."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritune import env
 from tritune.errors import TrituneError
 from tritune.policy.sources import Source, StoreSource
-
-if TYPE_CHECKING:
-    from tritune.policy.policy import Tuner
 
 
 class ModeError(TrituneError):
@@ -38,7 +35,7 @@ class Setting:
 
 
 def setting_of(mode: str, pinned: str | os.PathLike[str] | None = None) -> Setting:
-    """What was asked for; the file is that of TRITUNE_PINNED where none is given."""
+    """Return the mode that was asked for; the file is TRITUNE_PINNED where none is given."""
     path = None if pinned is None else os.fspath(pinned)
     if path is None and mode in ("pinned", "serve"):
         path = env.PINNED.read()
@@ -46,7 +43,7 @@ def setting_of(mode: str, pinned: str | os.PathLike[str] | None = None) -> Setti
 
 
 def from_environment() -> Setting:
-    """What TRITUNE_MODE and TRITUNE_PINNED ask for."""
+    """Return the mode that TRITUNE_MODE and TRITUNE_PINNED ask for."""
     try:
         return setting_of(env.MODE.read() or "default")
     except ValueError as error:
@@ -54,7 +51,7 @@ def from_environment() -> Setting:
 
 
 def source_of(setting: Setting) -> Source:
-    """Where a mode's answers come from."""
+    """Return the source of a mode's answers."""
     if setting.pinned is None:
         return StoreSource()
     from tritune.policy.pinned import PinnedSource
@@ -62,11 +59,14 @@ def source_of(setting: Setting) -> Source:
     return PinnedSource(setting.pinned)
 
 
-def default_tuner() -> Tuner:
-    """What tunes a problem at once, unless `set_tuner` has named something else."""
-    import importlib
+def hook(name: str) -> Any:
+    """Return the function of the tuner that a mode calls.
 
-    # By name: the tuner is built on the ops, and the ops on this.
-    module: Any = importlib.import_module("tritune.workloads.tuning")
-    tuner: Tuner = module.tune_unseen
-    return tuner
+    The tuner is built on the ops, and the ops on the policy. So the package names its functions in
+    the entry points `tritune.policy`.
+    """
+    from importlib import metadata
+
+    for entry in metadata.entry_points(group="tritune.policy", name=name):
+        return entry.load()
+    raise ModeError(f"tritune's installation names no function for {name!r}: install it again")

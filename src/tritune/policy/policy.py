@@ -18,7 +18,6 @@ import torch
 
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy import modes
-from tritune.policy.background import Background
 from tritune.policy.knowledge import Answer, Knowledge, is_valid
 from tritune.policy.modes import Setting
 from tritune.policy.nearest import nearest_configs, same_kind
@@ -52,7 +51,7 @@ class Policy:
         self._source: Source = StoreSource()
         self._tuner = tuner
         self._recorder: Recorder | None = None
-        self._background: Background | None = None
+        self._background: Any = None  # of workloads/background.py
         self._guard = CompileGuard()
         self._forcing = 0
         self._lock = threading.RLock()
@@ -128,10 +127,6 @@ class Policy:
                 self._known, self._given, self._answers = {}, {}, {}
             self._begin(setting, source)
             return before
-
-    def set_tuner(self, tuner: Tuner | None) -> None:
-        """What the mode `tune` calls for a problem it has no winner for."""
-        self._tuner = tuner
 
     def refresh(self) -> int:
         """Look again at what is known, and swap the answers that have changed; how many have.
@@ -225,7 +220,7 @@ class Policy:
 
     def _tune(self, key: DispatchKey) -> None:
         kernel, problem, device = key
-        tuner = self._tuner or modes.default_tuner()
+        tuner = self._tuner or modes.hook("tune")
         try:
             tuner(kernel, problem, device)
         except Exception as error:
@@ -252,7 +247,8 @@ class Policy:
         elif setting.mode in ("background", "record"):
             self._recorder = Recorder()
             tunes = setting.mode == "background"
-            self._background = Background(self.refresh, self._recorder.take, tunes)
+            background = modes.hook("background")
+            self._background = background(self.refresh, self._recorder.take, tunes)
             self._background.start()
         self._set_detour()
 

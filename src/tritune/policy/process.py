@@ -17,7 +17,6 @@ answer_for = POLICY.answer_for
 forced = POLICY.forced
 refresh = POLICY.refresh
 forget = POLICY.forget
-set_tuner = POLICY.set_tuner
 
 
 class Entered:

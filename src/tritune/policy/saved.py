@@ -1,4 +1,4 @@
-"""Where a learned policy is kept: a JSON file beside the store, one per kernel and device.
+"""Keep learned policies in JSON files beside the store, one per kernel and device.
 
 It is derived from the store, and can be made again from it at any time.
 """
@@ -14,7 +14,6 @@ from tritune.policy.learned import LearnedPolicy
 from tritune.store.errors import FormatError
 from tritune.store.jsonfile import load as load_json
 from tritune.store.jsonfile import write
-from tritune.store.location import default_path
 
 if TYPE_CHECKING:
     from tritune.store import Store
@@ -26,13 +25,7 @@ READABLE = (2, VERSION)
 
 
 def path_of(store: Store, kernel: str, device: str) -> Path:
-    """Beside a store that is a file; in the user's cache folder for one that is a server's."""
-    location = store.database.location
-    if location.path is not None:
-        folder = location.path.with_name(location.path.name + ".policy")
-    else:
-        digest = hashlib.sha256(str(location).encode()).hexdigest()[:16]
-        folder = default_path().with_name("policy") / digest
+    folder = store.database.location.beside("policy")
     return folder / f"{_file_name(kernel)}-{device}.json"
 
 
@@ -45,7 +38,7 @@ def save(store: Store, policy: LearnedPolicy) -> Path:
 
 
 def load(store: Store, kernel: str, identity: str, device: str) -> LearnedPolicy | None:
-    """The policy of a kernel on a device; None if there is none for this identity.
+    """Read the policy of a kernel on a device; return None if there is none for this identity.
 
     A file that makes no sense is a FormatError.
     """
@@ -66,7 +59,7 @@ def load(store: Store, kernel: str, identity: str, device: str) -> LearnedPolicy
 
 
 def _file_name(kernel: str) -> str:
-    """A kernel's name, without what a file's name cannot hold."""
+    """Return a kernel's name without what a file's name cannot hold."""
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in kernel)
     if plain == kernel:
         return kernel

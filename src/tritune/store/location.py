@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,19 @@ class Location:
         # A URL may hold a password, which belongs into no message.
         return str(self.path) if self.url is None else self.url.render_as_string(hide_password=True)
 
+    def beside(self, kind: str) -> Path:
+        """Return the path of a file or folder that belongs to the store, such as "policy".
+
+        It is beside a store that is a file, and in the user's cache folder for a server's.
+        """
+        if self.path is not None:
+            return self.path.with_name(f"{self.path.name}.{kind}")
+        digest = hashlib.sha256(str(self).encode()).hexdigest()[:16]
+        return default_path().with_name(f"{digest}.{kind}")
+
 
 def default_path() -> Path:
-    """The file that is used where nobody says otherwise."""
+    """Return the file that is used where nobody says otherwise."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     # The specification says to ignore relative paths.
     folder = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
@@ -34,7 +45,7 @@ def default_path() -> Path:
 
 
 def locate(given: str | Path | None) -> Location:
-    """What a path, a URL, or nothing at all stands for."""
+    """Return the location for a path, a URL, or nothing: TRITUNE_STORE or the default."""
     text = str(given) if given is not None else STORE.read()
     if text is None:
         return Location(path=default_path())

@@ -31,7 +31,6 @@ from tritune.policy.sources import warn_once
 from tritune.space import Config
 from tritune.space.listed import Listed
 from tritune.store import Store
-from tritune.store.location import default_path
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
 from tritune.tuning.autotune.call_folder import TunableCall, WrittenCase, case_in, write_case
@@ -103,11 +102,7 @@ class RecordedCall:
 
 def folder_of(store: Store) -> Path:
     """Return where the calls are that go with a store."""
-    location = store.database.location
-    if location.path is not None:
-        return location.path.with_name(location.path.name + ".calls")
-    name = hashlib.sha256(str(location).encode()).hexdigest()[:16]
-    return default_path().with_name(f"{name}.calls")
+    return store.database.location.beside("calls")
 
 
 def record_call(task: CallTask, call: TunableCall, store: Store) -> None:

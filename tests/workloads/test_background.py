@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.policy.conftest import store_path as store_path
 from tests.policy.stored import CPU, config, problem
 from tritune.kernels.rms_norm import KERNEL
-from tritune.policy import background
 from tritune.policy import policy as policy_module
 from tritune.policy.modes import Setting
 from tritune.policy.policy import Policy
@@ -20,6 +20,7 @@ from tritune.policy.sources import PolicyWarning
 from tritune.store import Store
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
+from tritune.workloads import background
 
 # Stands in for the tuner in the process that is started: it answers what was met, or fails.
 STAND_IN = """
@@ -65,7 +66,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Policy]:
 
 
 def looks(policy: Policy) -> background.Background:
-    assert policy._background is not None
+    assert isinstance(policy._background, background.Background)
     return policy._background
 
 
@@ -149,7 +150,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(watched: Policy, store_p
 
 def test_one_process_at_a_time_tunes_for_a_store(store_path: Path) -> None:
     program = (
-        "from tritune.policy.background import alone\n"
+        "from tritune.workloads.background import alone\n"
         f"with alone({str(store_path)!r}) as is_alone: print(is_alone)"
     )
     with background.alone(str(store_path)) as is_alone:
@@ -172,7 +173,7 @@ def test_the_process_ends_with_the_program_that_started_it(
         "sys.modules['tritune.workloads.tuning'] = module\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    command = [sys.executable, "-m", "tritune.policy.background", "--until-input-ends"]
+    command = [sys.executable, "-m", "tritune.workloads.background", "--until-input-ends"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,12 +1,13 @@
-"""Tuning in idle time: a thread that watches, and a process of low priority that tunes.
+"""Tune in idle time: a thread records problems, and a process of low priority tunes them.
 
-The program's own calls only count the problems they meet. Now and then the thread writes the counts
-into the store, starts the process if there is something to tune, and swaps new winners in. One such
-process runs for a store at a time, whichever program has started it, and ends with that program.
+The program's own calls only count the problems they meet. At an interval the thread writes the
+counts into the store, starts the process if there is something to tune, and swaps new winners in.
+One such process runs for a store at a time, whichever program started it, and ends with that
+program.
 
-    python -m tritune.policy.background --device cuda:0
+    python -m tritune.workloads.background --device cuda:0
 
-does the same by hand: it tunes the recorded problems, and ends.
+tunes the recorded problems without such a program, and ends.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import argparse
 import atexit
 import contextlib
 import fcntl
-import hashlib
-import importlib
 import os
 import signal
 import subprocess
@@ -24,8 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 
@@ -33,6 +31,8 @@ from tritune import env
 from tritune.errors import DeviceTakenError
 from tritune.policy.recorder import DispatchKey
 from tritune.policy.sources import warn_once
+from tritune.store import Store
+from tritune.store.location import locate
 from tritune.store.records import problem_text
 from tritune.targets.device import detect
 
@@ -47,7 +47,7 @@ TRY_LATER = os.EX_TEMPFAIL
 
 
 class Background:
-    """The thread of a program in background mode; in record mode, it only writes down."""
+    """The thread of a program in background mode; in record mode, it only records."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Background:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Write the counts down and end the process; new winners are no longer swapped in."""
+        """Record the counts and end the process; new winners are no longer swapped in."""
         atexit.unregister(self.stop)
         self._stopped.set()
         with self._step_lock:
@@ -81,7 +81,7 @@ class Background:
                 tuner.end()
 
     def step(self) -> int:
-        """Look once: write down, start what is to be tuned, swap; how many answers have changed."""
+        """Record problems, start the tuner, swap winners in; return how many answers changed."""
         with self._step_lock:
             if self._stopped.is_set():
                 return 0
@@ -91,7 +91,7 @@ class Background:
             for device in self._devices:
                 tuner = self.tuners.setdefault(device, TunerProcess(device))
                 tuner.look(met)
-        # Without the lock: whoever changes the mode holds the policy's, and waits for this one.
+        # Without the lock: a change of the mode holds the policy's lock and waits for this one.
         return self._refresh()
 
     def _run(self, interval_seconds: float) -> None:
@@ -99,17 +99,15 @@ class Background:
             try:
                 self.step()
             except Exception as error:
-                # A program must not lose its background for one bad moment, nor its log to many.
+                # One error must not end the thread, nor many errors fill the program's log.
                 warn_once(f"background tuning: {type(error).__name__}: {error}")
 
     def _write_counts(self) -> bool:
-        """Whether anything was met since the last time."""
+        """Write the counts into the store; return whether there were any."""
         counts = self._take_counts()
         if not counts:
             return False
         self._devices |= {device for _, _, device in counts}
-        from tritune.store import Store
-
         try:
             with Store() as store:
                 for device in self._devices:
@@ -132,8 +130,8 @@ class TunerProcess:
         self._errors: IO[bytes] | None = None
 
     def look(self, met: bool) -> None:
-        """Start the process if something was met and none is running, or if it found the device
-        taken; say so if it has failed.
+        """Start the process if problems were met and none is running, or if it found the device
+        taken; warn if it has failed.
         """
         if self._process is not None and self._process.poll() is not None:
             met = met or self._process.returncode == TRY_LATER
@@ -143,7 +141,7 @@ class TunerProcess:
             self._start()
 
     def end(self) -> None:
-        """The process ends as if interrupted: what it has measured is in the store."""
+        """End the process as if it was interrupted: its results are in the store."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -153,11 +151,11 @@ class TunerProcess:
             self._process = None
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "tritune.policy.background", "--device", str(self.device)]
+        command = [sys.executable, "-m", "tritune.workloads.background"]
         # Its standard input ends when this program does, however it ends.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, it outlives this call
         self._process = subprocess.Popen(
-            [*command, "--until-input-ends"],
+            [*command, "--device", str(self.device), "--until-input-ends"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -175,7 +173,7 @@ class TunerProcess:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tritune.policy.background",
+        prog="python -m tritune.workloads.background",
         description="Tune the problems that programs have met, at the lowest priority.",
     )
     parser.add_argument("--device", default="cpu", help="such as cpu or cuda:0")
@@ -187,16 +185,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         threading.Thread(target=_end_with_input, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     lowest_priority()
+    # Not above: importing it takes time that a program with this thread need not spend.
+    from tritune.workloads.tuning import tune_recorded
+
     with contextlib.suppress(KeyboardInterrupt), alone(options.store) as is_alone:
         if is_alone:
             try:
-                _tune_recorded(options.store, options.device, options.budget)
+                tune_recorded(options.store, options.device, options.budget)
             except DeviceTakenError:
                 sys.exit(TRY_LATER)
 
 
 def lowest_priority() -> None:
-    """Run only when nothing else wants to; what the system refuses is left as it is."""
+    """Run at idle priority, as far as the system allows."""
     with contextlib.suppress(OSError):
         os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
@@ -206,18 +207,12 @@ def lowest_priority() -> None:
 
 @contextlib.contextmanager
 def alone(store: str | None) -> Iterator[bool]:
-    """Whether no other process of this user is tuning for the store; the system ends the claim
-    with the process.
-    """
-    from tritune.store.location import locate
+    """Yield whether no other process of this user is tuning for the store.
 
-    location = locate(store)
-    if location.path is not None:
-        path = location.path.with_name(location.path.name + ".background")
-        path.parent.mkdir(parents=True, exist_ok=True)
-    else:
-        name = hashlib.sha256(str(location).encode()).hexdigest()[:16]
-        path = Path(tempfile.gettempdir()) / f"tritune-{os.getuid()}-{name}.background"
+    The claim is a lock on a file; the system releases it when the process ends.
+    """
+    path = locate(store).beside("background")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,12 +220,6 @@ def alone(store: str | None) -> Iterator[bool]:
             yield False
         else:
             yield True
-
-
-def _tune_recorded(store: str | None, device: str, budget_seconds: float) -> None:
-    # By name: the tuner is built on the ops, and the ops on the policy.
-    tuning: Any = importlib.import_module("tritune.workloads.tuning")
-    tuning.tune_recorded(store, device, budget_seconds)
 
 
 def _end_with_input() -> None:
