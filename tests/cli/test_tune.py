@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tritune.cli._tune_display import Display, table
+from tritune.cli._tune_display import Display, show
+from tritune.cli.tune import Result
 from tritune.store import Store
 from tritune.store.records import Task
 from tritune.tuning.tuner import Outcome, Progress
@@ -92,7 +94,7 @@ def test_what_a_busy_machine_left_undecided_is_said(capsys: pytest.CaptureFixtur
     task = Task("rms_norm", "code", "{}", "device")
     busy = Outcome(task, None, 3, 0, {}, None, None, 1.0, busy=True)
     rows = [Tuned(workload, workload.parse("rows=1"), busy)]
-    table(rows, "a store", 1.0, asked=2, learned=[], new=0)
+    show(Result(2, "a store", rows, seconds=1.0))
     shown = capsys.readouterr().out
     assert "machine busy" in shown
     assert "this machine is busy: other processes disturbed what was measured for 1 of 2" in shown
@@ -101,7 +103,7 @@ def test_what_a_busy_machine_left_undecided_is_said(capsys: pytest.CaptureFixtur
 
 def test_a_run_that_waits_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
     workload = WORKLOADS["rms_norm"]
-    with Display(2, None, quiet=False) as display:
+    with Display(2, math.inf, quiet=False) as display:
         for _ in range(2):
             display.begin(workload, workload.parse("rows=1"))
             display.update(Progress(0, 1, {}, None, None, None, "waiting", holder=1234))

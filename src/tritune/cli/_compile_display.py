@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress import MofNCompleteColumn, TextColumn
 
-from tritune.cli._tune_display import described
+from tritune.cli import _terminal
 
 if TYPE_CHECKING:
     from tritune.screening.screen import Screened, Watched
     from tritune.screening.subject import Subject
 
+_COUNTS = ("candidates", "compiled", "impossible", "failed", "spilling", "duplicate", "left")
 
-class Display:
-    """Progress on standard error: a bar in a terminal, a line for each target elsewhere."""
+
+class Display(_terminal.Display):
+    """Show the progress of each screening."""
 
     def __init__(self, subjects: int, quiet: bool) -> None:
-        self.console = Console(stderr=True, highlight=False)
-        self.live = self.console.is_terminal and not quiet
-        self.quiet, self.subjects, self.number = quiet, subjects, 0
-        self.bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"), console=self.console, transient=True,
-        )  # fmt: skip
+        super().__init__(subjects, quiet, MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
         self.bar = self.bars.add_task("", total=None, note="")
         self.began, self.known = 0.0, 0
 
-    def __enter__(self) -> Display:
-        if self.live:
-            self.bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.live:
-            self.bars.stop()
-
     def begin(self, subject: Subject) -> None:
-        self.number += 1
         self.began, self.known = time.monotonic(), -1
-        words = f"{subject.target} {subject.workload.name} {described(subject.problem)}"
+        words = f"{subject.target} {subject.workload.name} {_terminal.describe(subject.problem)}"
         self.bars.update(self.bar, description=escape(words[:60]), completed=0, total=None, note="")
 
     def update(self, watched: Watched) -> None:
@@ -63,14 +40,10 @@ class Display:
         self.bars.update(self.bar, completed=watched.done, total=watched.total, note=note)
 
     def end(self, screened: Screened) -> None:
-        if self.quiet or self.live:
-            return
-        subject = screened.subject
-        self.console.print(
-            f"[{self.number}/{self.subjects}] {subject.target} {subject.workload.name}: "
-            f"{len(screened.left)} of {screened.candidates} left, {screened.seconds:.1f} s",
-            soft_wrap=True,
-            markup=False,
+        subject, left = screened.subject, len(screened.left)
+        self.finish(
+            f"{subject.target} {subject.workload.name}: {left} of {screened.candidates} left, "
+            f"{screened.seconds:.1f} s"
         )
 
     def _time_left(self, watched: Watched) -> str:
@@ -79,31 +52,24 @@ class Display:
         return f"{left / 60:.0f} min left" if left > 120 else f"{left:.0f} s left"
 
 
-def table(found: Sequence[Screened]) -> None:
-    """Candidates, compiled, impossible, spilling, duplicate, left; a row for each screening."""
-    # A pipe or a file gets whole lines; a terminal wraps at its width.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("target", "problem"):
-        shown.add_column(name, overflow="fold")
-    columns = "candidates compiled impossible failed spilling duplicate left seconds".split()
-    for name in columns:
-        shown.add_column(name, justify="right")
+def show(found: Sequence[Screened]) -> None:
+    """Print the table, with a row for each screening, and the best estimate of each."""
+    console = _terminal.console()
+    table = _terminal.table(("target", "problem"), (*_COUNTS, "seconds"))
     for each in found:
-        shown.add_row(*_cells(each))
-    console.print(shown)
-    promising = [each for each in found if each.left]
-    for each in promising:
-        best = each.left[0]
-        if best.estimate_ms is not None:
+        table.add_row(*_cells(each))
+    console.print(table)
+    for each in found:
+        best = each.left[0] if each.left else None
+        if best is not None and best.estimate_ms is not None:
             console.print(
                 f"{each.subject.target}: most promising {escape(str(best.config))} "
                 f"(estimated {best.estimate_ms:.3f} ms)"
             )
 
 
-def packed(path: Path, configs: int) -> None:
-    """Where the pack is and what to do with it."""
+def show_pack(path: Path, configs: int) -> None:
+    """Print where the pack is and the command that uses it."""
     size = path.stat().st_size / 2**20
     print(f"{configs} configs in {path} ({size:.1f} MB): tritune tune --pack {path}")
 
@@ -119,5 +85,5 @@ def _cells(each: Screened) -> list[str]:
         rejected["duplicate"],
         len(each.left),
     )
-    words = [str(each.subject.target), escape(described(each.subject.problem))]
+    words = [str(each.subject.target), escape(_terminal.describe(each.subject.problem))]
     return [*words, *map(str, counts), f"{each.seconds:.1f}"]

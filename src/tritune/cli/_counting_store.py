@@ -1,4 +1,4 @@
-"""What a command has added to the store, for when it does not come to its end."""
+"""Count what a command adds to the store, so that it can say so when it is interrupted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tritune.store.records import Build, Trial
 
 
 class CountingStore(Store):
-    """A store that counts what is added by way of it."""
+    """A store that counts what is added through it."""
 
     new_trials = new_builds = 0
 

@@ -1,4 +1,4 @@
-"""What becomes of a command that the user interrupts: it says what it did, and ends."""
+"""Ctrl-C: a command says what it has done and ends with the exit status of an interrupt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class Interrupted(Exception):
     """The user has interrupted a command that has nothing to say about it."""
 
 
-def finish_in_peace() -> None:
-    """Ignore further interrupts: all that is left is to say what was done and to end."""
+def ignore_interrupts() -> None:
+    """Ignore further interrupts, so that what was done can be said."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

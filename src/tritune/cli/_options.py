@@ -1,8 +1,9 @@
-"""Options that several commands have, and what their texts stand for."""
+"""Options that several commands have, and the functions that read them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,8 @@ from tritune.errors import not_allowed
 
 if TYPE_CHECKING:
     import torch
+
+    from tritune.kernels.kernel import Problem
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 StoreOption = Annotated[
@@ -44,3 +47,20 @@ def count_of_jobs(given: int | None) -> int | None:
     if given is not None and given < 1:
         raise typer.BadParameter(f"jobs {given}, allowed: 1 and more")
     return given
+
+
+def parse_problems(ops: Sequence[str], texts: Sequence[str]) -> list[tuple[str, Problem]]:
+    """Return the op and the problem of every --problem."""
+    from tritune.workloads.catalog import workload_named
+
+    if len(ops) != 1:
+        raise typer.BadParameter("--problem needs exactly one op")
+    return [(ops[0], workload_named(ops[0]).parse(text)) for text in texts]
+
+
+def device_document(device: torch.device) -> dict[str, Any]:
+    """Return the JSON form of a device."""
+    from tritune.targets.device import detect
+
+    found = detect(device)
+    return {"name": found.name, "target": str(found.target), "fingerprint": found.fingerprint}

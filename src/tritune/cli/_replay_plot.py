@@ -1,4 +1,4 @@
-"""Curves drawn with letters, for a terminal or a file."""
+"""Draw curves with letters, for a terminal or a file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ HEIGHT = 16
 
 
 def plot(curves: Mapping[str, Sequence[float]]) -> str:
-    """Fractions of the optimum against trials: a letter for each curve, explained underneath.
+    """Plot fractions of the optimum against trials, with a letter and a legend for each curve.
 
-    Where curves meet, the one that was given first is seen.
+    Where curves meet, the first one is drawn.
     """
     trials = max(len(curve) for curve in curves.values())
     # What happens in the first few trials would squeeze the rest together.
@@ -36,7 +36,7 @@ def plot(curves: Mapping[str, Sequence[float]]) -> str:
 
 
 def _letters(names: Sequence[str]) -> list[str]:
-    """The first letter of each name that no earlier name has taken."""
+    """Return for each name its first letter that no earlier name has taken."""
     taken: list[str] = []
     for name in names:
         free = (letter for letter in name + "0123456789" if letter not in taken)

@@ -1,15 +1,26 @@
-"""`tritune bench`: the tuned ops beside the default config, other libraries and the limit."""
+"""`tritune bench`: compare the tuned ops with the default config, other libraries and the limit."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+
+from tritune.cli import _terminal
+from tritune.cli._options import (
+    DeviceOption,
+    StoreOption,
+    device_document,
+    parse_problems,
+    torch_device,
+)
+from tritune.errors import not_allowed
 
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
@@ -41,15 +52,11 @@ def command(
             "openvino: that one; default: the default config only."
         ),
     ] = VENDOR,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1; what is here by default.")
-    ] = None,
+    device: DeviceOption = None,
     seconds: Annotated[
         float, typer.Option(help="How long one problem is measured, at least.")
     ] = 3.0,
-    store: Annotated[
-        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
-    ] = None,
+    store: StoreOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write JSON; - to print it.")
     ] = None,
@@ -61,12 +68,7 @@ def command(
     `tritune tune` has found before.
     """
     from tritune import env
-    from tritune.cli._devices import torch_device
     from tritune.store import Store
-    from tritune.targets.roofline import measure_limits
-    from tritune.tuning.workers.device_lock import device_lock
-    from tritune.workloads.bench import measure
-    from tritune.workloads.catalog import WORKLOADS
 
     if not seconds > 0:
         raise typer.BadParameter(f"seconds {seconds:g}, allowed: more than 0")
@@ -77,38 +79,46 @@ def command(
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
     libraries = _libraries(against, where)
-    rows: list[Row] = []
-    with device_lock(where, waiting=_say_waiting):
-        limits = measure_limits(where)
-        for number, (op, each) in enumerate(work, 1):
-            row = measure(WORKLOADS[op], each, where, seconds, libraries)
-            rows.append(row)
-            _report(number, len(work), row)
+    limits, rows = _measure(work, where, seconds, libraries)
     document = as_document(where, limits, rows, libraries)
-    if json_file is None:
-        _show(rows, document)
-    elif str(json_file) == "-":
-        print(json.dumps(document, indent=2))
-    else:
+    if str(json_file) == "-":
+        _terminal.print_json(document)
+        return
+    if json_file is not None:
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        _show(rows, document)
+    _show(rows, document)
+
+
+def _measure(
+    work: Sequence[tuple[str, Problem]], device: Any, seconds: float, libraries: Sequence[Library]
+) -> tuple[Limits, list[Row]]:
+    """Measure the device's limits and every problem; print a line for each."""
+    from tritune.targets.roofline import measure_limits
+    from tritune.tuning.workers.device_lock import device_lock
+    from tritune.workloads.bench import measure
+    from tritune.workloads.catalog import WORKLOADS
+
+    rows = []
+    with device_lock(device, waiting=_print_waiting):
+        limits = measure_limits(device)
+        for number, (op, problem) in enumerate(work, 1):
+            row = measure(WORKLOADS[op], problem, device, seconds, libraries)
+            rows.append(row)
+            beside = "" if row.ratio is None else f", {row.ratio:.2f}x {row.vendor}"
+            line = f"{op} {_terminal.describe(problem)}: {_ms(row.ours_ms)}{beside}"
+            print(f"[{number}/{len(work)}] {line}", file=sys.stderr, flush=True)
+    return limits, rows
 
 
 def as_document(
     device: Any, limits: Limits, rows: Sequence[Row], libraries: Sequence[Library]
 ) -> dict[str, Any]:
-    """The JSON form."""
-    from tritune.targets.device import detect
+    """Return the JSON form."""
     from tritune.tuning.measure.environment import versions
     from tritune.workloads.bench import summary
 
-    silicon = detect(device)
     return {
-        "device": {
-            "name": silicon.name,
-            "target": str(silicon.target),
-            "fingerprint": silicon.fingerprint,
-        },
+        "device": device_document(device),
         "versions": versions(),
         "libraries": [library.name for library in libraries],
         "limits": {
@@ -128,9 +138,7 @@ def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[
     for op in ops:
         workload_named(op)
     if texts:
-        if len(ops) != 1:
-            raise typer.BadParameter("--problem needs exactly one op")
-        return [(ops[0], workload_named(ops[0]).parse(text)) for text in texts]
+        return parse_problems(ops, texts)
     found = [(op, each) for op, each in problems(suite) if not ops or op in ops]
     if not found:
         raise typer.BadParameter(f"the suite {suite} has no problem of {', '.join(ops)}")
@@ -138,7 +146,6 @@ def _chosen(ops: Sequence[str], suite: str, texts: Sequence[str]) -> list[tuple[
 
 
 def _libraries(against: str, device: Any) -> list[Library]:
-    from tritune.errors import not_allowed
     from tritune.workloads.libraries.library import LIBRARIES, broken, library_named, usable
 
     if against == DEFAULT:
@@ -153,78 +160,63 @@ def _libraries(against: str, device: Any) -> list[Library]:
     return [library_named(against, device)]
 
 
-def _say_waiting(holder: int | None) -> None:
-    who = "another process" if holder is None else f"process {holder}"
-    print(f"waits for {who}, which measures on this device", file=sys.stderr)
-
-
-def _report(number: int, total: int, row: Row) -> None:
-    """One line for each problem, so that a long run can be followed."""
-    from tritune.cli._tune_display import described
-
-    beside = "" if row.ratio is None else f", {row.ratio:.2f}x {row.vendor}"
-    line = f"[{number}/{total}] {row.op} {described(row.problem)}: {_ms(row.ours_ms)}{beside}"
-    print(line, file=sys.stderr, flush=True)
+def _print_waiting(holder: int | None) -> None:
+    print(_terminal.describe_waiting(holder), file=sys.stderr)
 
 
 def _show(rows: Sequence[Row], document: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from tritune.cli._tune_display import described
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("op", "problem"):
-        table.add_column(name)
     # Of several libraries, the time of each, and which was the vendor.
     several = document["libraries"] if len(document["libraries"]) > 1 else []
-    for name in ("ours", "default", *several, "vendor", "ratio", "of limit"):
-        table.add_column(name, justify="right")
-    table.add_column("config")
+    numbers = ("ours", "default", *several, "vendor", "ratio", "of limit")
+    table = _terminal.table(("op", "problem"), numbers, ("config",))
     for row in rows:
-        table.add_row(
-            row.op,
-            described(row.problem),
-            _ms(row.ours_ms),
-            _ms(row.default_ms),
-            *(_ms(row.libraries_ms[each]) if each in row.libraries_ms else "-" for each in several),
-            "-" if row.vendor_ms is None else f"{_ms(row.vendor_ms)} {row.vendor}",
-            "-" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{'?' if row.limit_fraction is None else f'{row.limit_fraction:.0%}'} {row.limit}",
-            row.source,
-        )
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+        table.add_row(*map(escape, _cells(row, several)))
+    console = _terminal.console()
     console.print(table)
-    limits = document["limits"]
-    flops = ", ".join(
-        f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in limits["flops_per_second"].items()
-    )
+    for line in _summary(rows, document):
+        console.print(line, markup=False)
+
+
+def _cells(row: Row, libraries: Sequence[str]) -> list[str]:
+    limit = "?" if row.limit_fraction is None else f"{row.limit_fraction:.0%}"
+    return [
+        row.op,
+        _terminal.describe(row.problem),
+        _ms(row.ours_ms),
+        _ms(row.default_ms),
+        *(_ms(row.libraries_ms.get(each)) for each in libraries),
+        "-" if row.vendor_ms is None else f"{_ms(row.vendor_ms)} {row.vendor}",
+        "-" if row.ratio is None else f"{row.ratio:.2f}",
+        f"{limit} {row.limit}",
+        row.source,
+    ]
+
+
+def _summary(rows: Sequence[Row], document: dict[str, Any]) -> Iterator[str]:
+    limits, found = document["limits"], document["summary"]
+    rates = limits["flops_per_second"].items()
+    flops = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in rates)
     read, moved = (limits[f"{name}_bytes_per_second"] / 1e9 for name in ("read", "moved"))
-    console.print(f"limits at the start: {flops}, {read:.1f} GB/s read, {moved:.1f} GB/s copied")
-    found = document["summary"]
+    yield f"limits at the start: {flops}, {read:.1f} GB/s read, {moved:.1f} GB/s copied"
     if found["geomean_ratio"] is not None:
         worst = min((row for row in rows if row.ratio is not None), key=lambda row: row.ratio or 0)
-        console.print(
+        yield (
             f"against the vendor: geometric mean {found['geomean_ratio']:.2f}, "
-            f"worst {found['min_ratio']:.2f} ({worst.op} {described(worst.problem)})"
+            f"worst {found['min_ratio']:.2f} ({worst.op} {_terminal.describe(worst.problem)})"
         )
     if any(row.limit_fraction is None for row in rows):
-        console.print("?: faster than the limit that was found, so this machine is busy")
-    for note in _notes(rows):
-        console.print(note)
-    over = found["geomean_tuned_over_default"]
-    console.print(f"tuned over the default config: geometric mean {over:.2f}")
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
-    """What was not compared with, and why: once for each function of an op and reason."""
-    found = {
+        yield "?: faster than the limit that was found, so this machine is busy"
+    # Once for each function of an op and reason.
+    yield from {
         f"not compared with: {name} in {row.op} {row.problem.fields()['dtype']}: {reason}": None
         for row in rows
         for name, reason in row.failed.items()
     }
-    return list(found)
+    over = found["geomean_tuned_over_default"]
+    yield f"tuned over the default config: geometric mean {over:.2f}"
 
 
-def _ms(ms: float) -> str:
+def _ms(ms: float | None) -> str:
+    if ms is None:
+        return "-"
     return f"{ms:.1f} ms" if ms >= 10 else f"{ms:.3f} ms"

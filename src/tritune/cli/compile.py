@@ -1,9 +1,7 @@
-"""`tritune compile`: compiles and screens a space for targets that need not be here."""
+"""`tritune compile`: compile and screen a space for targets that need not be here."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tritune.cli._interrupted import STATUS, finish_in_peace
+from tritune.cli._interrupted import ignore_interrupts
+from tritune.cli._options import JobsOption, JsonOption, StoreOption, count_of_jobs
+from tritune.cli._terminal import exit_interrupted, print_json
 
 if TYPE_CHECKING:
     from tritune.screening.screen import Screened
@@ -45,9 +45,7 @@ def command(
     space: Annotated[
         str, typer.Option(metavar="full|N", help="All configs, or so many, drawn evenly.")
     ] = "full",
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", help="Processes that compile; one per core.")
-    ] = None,
+    jobs: JobsOption = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="PACK", help="Write what is left into a pack."),
@@ -60,10 +58,8 @@ def command(
             "not said is the default's. Compiles no other.",
         ),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compile an op's configs for targets that need not be here, and tell which can work there.
 
@@ -74,8 +70,7 @@ def command(
     from tritune.cli._counting_store import CountingStore
     from tritune.screening.crew import default_jobs
 
-    if jobs is not None and jobs < 1:
-        raise typer.BadParameter(f"jobs {jobs}, allowed: 1 and more")
+    processes = count_of_jobs(jobs) or default_jobs()
     if explain is not None and (output is not None or as_json):
         raise typer.BadParameter("--explain is for people: it excludes --json and --output")
     count = _count(space)
@@ -86,21 +81,22 @@ def command(
             _explain(subjects, explain, opened)
             return
         try:
-            _screen_all(found, subjects, opened, count, jobs or default_jobs(), output, as_json)
+            _screen_all(found, subjects, opened, count, processes, output, as_json)
         except KeyboardInterrupt:
-            finish_in_peace()
+            ignore_interrupts()
             _interrupted(found, len(subjects), opened, as_json)
-            raise typer.Exit(STATUS) from None
     if as_json:
-        print(json.dumps(as_document(found), indent=2))
+        print_json(as_document(found))
 
 
 def _screen_all(
     found: list[Screened], subjects: Sequence[Subject], store: Any, count: int | None, jobs: int,
     output: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Screen one after the other into `found`; whoever interrupts has those that are done."""
-    from tritune.cli._compile_display import Display, packed, table
+    """Screen one subject after the other into `found`, which has those that are done when the user
+    interrupts.
+    """
+    from tritune.cli._compile_display import Display, show, show_pack
     from tritune.screening.packing import make_parts_folder, pack_up
     from tritune.screening.screen import screen
 
@@ -113,26 +109,25 @@ def _screen_all(
             display.end(screened)
     configs = 0 if output is None else pack_up(output, found)
     if not quiet:
-        table(found)
+        show(found)
         if output is not None:
-            packed(output, configs)
+            show_pack(output, configs)
 
 
-def _interrupted(found: Sequence[Screened], asked: int, store: Any, quiet: bool) -> None:
-    """Say what was done before the user interrupted."""
-    from tritune.cli._compile_display import table
+def _interrupted(found: Sequence[Screened], asked: int, store: Any, as_json: bool) -> None:
+    from tritune.cli._compile_display import show
 
-    if found and not quiet:
-        table(found)
-    print(
+    if found and not as_json:
+        show(found)
+    exit_interrupted(
         f"interrupted after {len(found)} of {asked} screenings, {store.new_builds} configs were "
         f"compiled and are stored in {store.location}: run it again to go on",
-        file=sys.stderr if quiet else sys.stdout,
+        as_json,
     )
 
 
 def as_document(found: Sequence[Screened]) -> dict[str, Any]:
-    """The JSON form: sums over problems where there are several."""
+    """Return the JSON form: sums over problems where there are several."""
     targets: dict[str, dict[str, Any]] = {}
     for each in found:
         name, values = str(each.subject.target), each.to_json()
@@ -171,7 +166,7 @@ def _targets(names: Sequence[str]) -> list[Target]:
 
 
 def _cpu(target: Target) -> Target:
-    """The CPU by its own name, if it is one that can be compiled for."""
+    """Return the target of a CPU by its own name; refuse one that cannot be compiled for."""
     from tritune.cpu import features
 
     if target.arch == "host":

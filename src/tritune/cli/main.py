@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tritune.cli._interrupted import STATUS, Interrupted, finish_in_peace
+from tritune.cli._interrupted import STATUS, Interrupted, ignore_interrupts
 from tritune.errors import TrituneError
 
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = _run(list(sys.argv[1:] if arguments is None else arguments))
     except (Interrupted, KeyboardInterrupt):
-        finish_in_peace()
+        ignore_interrupts()
         return _refuse("interrupted", STATUS)
     from tritune.cli._program import NoProgramError, Program
 

@@ -1,8 +1,7 @@
-"""`tritune replay`: search strategies compared on recorded spaces."""
+"""`tritune replay`: compare search strategies on recorded spaces."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
+from rich.markup import escape
 
+from tritune.cli._options import JsonOption
+from tritune.cli._terminal import console, print_json, table, warn
 from tritune.errors import not_allowed
 
 if TYPE_CHECKING:
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from tritune.tuning.search.replay import Curve
 
 
+#: The first bytes of a store's file.
+_SQLITE = b"SQLite format 3\0"
+
+
 class Command(typer.core.TyperCommand):
-    """Lets `--strategy` and `--warm` take several values in a row, as the files do.
+    """A command whose `--strategy` and `--warm` take several values in a row.
 
     `--warm` does so only after the files to replay: before them, nobody could tell which is which.
     """
@@ -66,7 +72,7 @@ def command(
             metavar="FILE", help="Recorded spaces of the same kernel that a search may begin from."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare search strategies on recorded spaces: how near to the optimum after 25 to 200 trials.
 
@@ -82,11 +88,11 @@ def command(
     jobs = [Job(space, priors_for(space, others)) for space in spaces.values()]
     for label, job in zip(spaces, jobs, strict=True):
         if others and not job.warm:
-            print(f"tritune: no file of --warm has the parameters of {label}", file=sys.stderr)
+            warn(f"no file of --warm has the parameters of {label}")
     curves = replay_all(jobs, names, seeds, _progress)
     document = as_document(DEFAULT_STRATEGY, names, list(spaces), curves)
     if as_json:
-        print(json.dumps(document, indent=2))
+        print_json(document)
     else:
         _show(document, names, curves, seeds)
 
@@ -94,7 +100,7 @@ def command(
 def as_document(
     default: str, names: Sequence[str], labels: Sequence[str], curves: Sequence[Curve]
 ) -> dict[str, Any]:
-    """The JSON form. Fields may be added in later versions; none changes its meaning."""
+    """Return the JSON form. Fields may be added in later versions; none changes its meaning."""
     return {
         "default": default,
         "strategies": {
@@ -129,14 +135,33 @@ def _strategies(given: Sequence[str] | None) -> list[str]:
 
 
 def _load(files: Sequence[Path]) -> dict[str, Recorded]:
-    """The recorded spaces by file; a store with several tasks has a name for each."""
-    from tritune.cli._recordings import load
-
+    """Return the recorded spaces by file; a store with several tasks has a name for each."""
     found: dict[str, Recorded] = {}
     for file in files:
-        spaces = load(file)
+        spaces = _load_file(file)
         for space in spaces:
             found[str(file) if len(spaces) == 1 else f"{file}: {space.name}"] = space
+    return found
+
+
+def _load_file(path: Path) -> list[Recorded]:
+    """Return the recorded spaces of a file: one of a T4 file, one for each task of a store."""
+    from tritune.store import FormatError, Store
+    from tritune.store.contents import contents
+    from tritune.store.formats import t4
+    from tritune.store.formats.spaces import to_recorded
+
+    try:
+        with path.open("rb") as file:
+            is_store = file.read(len(_SQLITE)) == _SQLITE
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not is_store:
+        return [t4.read(path)]
+    with Store(path, read_only=True) as store:
+        found = to_recorded(contents(store))
+    if not found:
+        raise FormatError(f"{path} holds no trials to replay: tune something into it first")
     return found
 
 
@@ -149,33 +174,27 @@ def _progress(done: int, total: int) -> None:
 def _show(
     document: Mapping[str, Any], names: Sequence[str], curves: Sequence[Curve], seeds: int
 ) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from tritune.cli._replay_plot import plot
     from tritune.tuning.search.replay import BUDGETS, mean_fractions
 
-    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column("strategy")
-    table.add_column("space")
-    for budget in BUDGETS:
-        table.add_column(str(budget), justify="right")
+    shown = table(("strategy", "space"), tuple(map(str, BUDGETS)))
     for name in names:
         found = document["strategies"][name]
-        shown = f"{name} (default)" if name == document["default"] else name
+        first = f"{name} (default)" if name == document["default"] else name
         rows = {"all": found["fraction_of_optimum"], **_short(found["spaces"])}
         for label, fractions in rows.items():
             cells = [f"{fractions[str(budget)]:.3f}" for budget in BUDGETS]
-            table.add_row(shown, label, *cells, style="bold" if label == "all" else None)
-            shown = ""
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
-    console.print(f"Fraction of the optimum after so many trials, mean over {seeds} seeds")
-    console.print(table)
+            style = "bold" if label == "all" else None
+            shown.add_row(first, escape(label), *cells, style=style)
+            first = ""
+    out = console()
+    out.print(f"Fraction of the optimum after so many trials, mean over {seeds} seeds")
+    out.print(shown)
     means = {name: mean_fractions([c for c in curves if c.strategy == name]) for name in names}
-    console.print(plot(means), soft_wrap=True)
+    out.print(plot(means), markup=False)
 
 
 def _short(spaces: Mapping[str, Any]) -> dict[str, Any]:
-    """Names without the folders, where they still tell the files apart."""
+    """Return the spaces by file name, without folders unless two files have the same name."""
     short = {Path(label).name: value for label, value in spaces.items()}
     return short if len(short) == len(spaces) else dict(spaces)
