@@ -1,18 +1,16 @@
-"""What `tritune db ls` and `tritune db show` say, for people and as JSON."""
+"""The output of `tritune db ls` and `tritune db show`, for people and as JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from tritune.cli._terminal import console, table, warn
 from tritune.store import FormatError, Store
 from tritune.store.document import device_to_json
 from tritune.store.summary import Summary
@@ -27,13 +25,13 @@ Place = tuple[str, str]
 
 
 def show_list(found: Sequence[Summary], devices: Mapping[str, Device], location: str) -> None:
-    console = _console()
+    out = console()
     if not found:
-        console.print(f"{escape(location)} holds no trials yet")
+        out.print(f"{escape(location)} holds no trials yet")
         return
-    table = _table("kernel", "problem", "device", "trials", "failures", "best", "speed-up")
+    tasks = table(("kernel", "problem", "device"), ("trials", "failures", "best", "speed-up"))
     for each in found:
-        table.add_row(
+        tasks.add_row(
             escape(each.task.kernel),
             escape(problem_line(each.task.problem)),
             escape(devices[each.task.device].name),
@@ -42,7 +40,7 @@ def show_list(found: Sequence[Summary], devices: Mapping[str, Device], location:
             time_text(each.winner.ms if each.winner else None),
             _speedup_text(each.winner),
         )
-    console.print(table)
+    out.print(tasks)
 
 
 def show_kernel(
@@ -51,25 +49,25 @@ def show_kernel(
     devices: Mapping[str, Device],
     learned: Mapping[Place, LearnedPolicy],
 ) -> None:
-    console = _console()
+    out = console()
     for place, group in _places(found):
         identity, fingerprint = place
         device = devices[fingerprint]
-        console.print(
+        out.print(
             f"[bold]{escape(kernel)}[/] on {escape(device.name)} ({device.target}), "
             f"code {escape(identity)}"
         )
-        table = _table("problem", "config", "best", "default", "speed-up", "samples")
+        winners = table(("problem", "config"), ("best", "default", "speed-up", "samples"))
         for each in group:
-            table.add_row(escape(problem_line(each.task.problem)), *_winner_cells(each.winner))
-        console.print(table)
-        console.print(f"  {_failure_line(group)}")
+            winners.add_row(escape(problem_line(each.task.problem)), *_winner_cells(each.winner))
+        out.print(winners)
+        out.print(f"  {_failure_line(group)}")
         for line in learned[place].describe() if place in learned else ["nothing learned yet"]:
-            console.print(f"  learned policy: {escape(line)}")
+            out.print(f"  learned policy: {escape(line)}")
 
 
 def learned_policies(store: Store, found: Sequence[Summary]) -> dict[Place, LearnedPolicy]:
-    """What the policy has learned of each version of a kernel on each device."""
+    """Return what the policy has learned of each version of a kernel on each device."""
     from tritune.policy import saved
 
     policies = {}
@@ -77,7 +75,7 @@ def learned_policies(store: Store, found: Sequence[Summary]) -> dict[Place, Lear
         try:
             policy = saved.load(store, group[0].task.kernel, identity, device)
         except FormatError as error:
-            print(f"tritune: {error}", file=sys.stderr)
+            warn(error)
             continue
         if policy is not None:
             policies[identity, device] = policy
@@ -89,10 +87,7 @@ def summary_document(each: Summary, devices: Mapping[str, Device]) -> dict[str, 
         "kernel": each.task.kernel,
         "identity": each.task.identity,
         "problem": json.loads(each.task.problem),
-        "device": {
-            "fingerprint": each.task.device,
-            **device_to_json(devices[each.task.device]),
-        },
+        "device": _device_document(each.task.device, devices),
         "trials": each.trials,
         "failures": each.failures,
         **_winner_document(each.winner),
@@ -106,13 +101,12 @@ def kernel_document(
     learned: Mapping[Place, LearnedPolicy],
 ) -> dict[str, Any]:
     results = []
-    for place, group in _places(found):
-        identity, fingerprint = place
-        policy = learned.get(place)
+    for (identity, fingerprint), group in _places(found):
+        policy = learned.get((identity, fingerprint))
         results.append(
             {
                 "identity": identity,
-                "device": {"fingerprint": fingerprint, **device_to_json(devices[fingerprint])},
+                "device": _device_document(fingerprint, devices),
                 "trials": sum(each.trials for each in group),
                 "failures": _failures(group),
                 "winners": [
@@ -131,7 +125,7 @@ def kernel_document(
 
 
 def problem_line(problem: str) -> str:
-    """A problem as people read it: batch=1 causal=true."""
+    """Return a problem as people read it: batch=1 causal=true."""
     fields = json.loads(problem)
     return " ".join(
         f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
@@ -143,6 +137,10 @@ def time_text(ms: float | None) -> str:
     if ms is None:
         return "unknown"
     return f"{ms * 1e3:.4g} us" if ms < 1 else f"{ms:.4g} ms"
+
+
+def _device_document(fingerprint: str, devices: Mapping[str, Device]) -> dict[str, Any]:
+    return {"fingerprint": fingerprint, **device_to_json(devices[fingerprint])}
 
 
 def _winner_document(winner: Winner | None) -> dict[str, Any]:
@@ -193,16 +191,3 @@ def _places(found: Sequence[Summary]) -> list[tuple[Place, list[Summary]]]:
         return each.task.identity, each.task.device
 
     return [(key, list(group)) for key, group in groupby(sorted(found, key=place), place)]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        number = column in ("trials", "failures", "best", "default", "speed-up", "samples")
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
-    return table
-
-
-def _console() -> Console:
-    # A terminal wraps at its width; a file or a pipe must not cut a line that grep looks for.
-    return Console(width=None if sys.stdout.isatty() else 4000, soft_wrap=True, highlight=False)

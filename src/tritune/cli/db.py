@@ -1,17 +1,27 @@
 """`tritune db`: look after the store.
 
-Only the arguments are here: what a command needs is imported when it runs, so that the others,
-`tritune doctor` above all, start without it.
+What a command needs is imported when it runs, so that the others, `tritune doctor` above all, start
+without it.
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tritune.errors import not_allowed
+from tritune.cli._options import JsonOption
+from tritune.cli._terminal import print_json, warn
+from tritune.errors import nearest, not_allowed
+
+if TYPE_CHECKING:
+    from tritune.store import Store
 
 FORMATS = ("json", "python", "dejavu", "t4", "vllm-moe")
 
@@ -28,7 +38,6 @@ StoreOption = Annotated[
         "user's cache.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 KernelOption = Annotated[
     str | None, typer.Option("--kernel", metavar="KERNEL", help="Only this kernel.")
 ]
@@ -39,9 +48,16 @@ def list_tasks(
     kernel: KernelOption = None, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
     """List what was tuned: kernel, problem, device, trials, failures and the best time."""
-    from tritune.cli import _db
+    from tritune.cli import _db_display
+    from tritune.store.summary import summaries
 
-    _db.list_tasks(kernel, store, as_json)
+    with _opened(store) as opened:
+        found, devices = summaries(opened, kernel), opened.devices()
+        if as_json:
+            tasks = [_db_display.summary_document(each, devices) for each in found]
+            print_json({"store": opened.location, "tasks": tasks})
+        else:
+            _db_display.show_list(found, devices, opened.location)
 
 
 @app.command("show")
@@ -51,9 +67,22 @@ def show_kernel(
     as_json: JsonOption = False,
 ) -> None:
     """Show a kernel's winners, their speed-up over the default, and what failed and why."""
-    from tritune.cli import _db
+    from tritune.cli import _db_display
+    from tritune.store.summary import summaries
 
-    _db.show_kernel(kernel, store, as_json)
+    with _opened(store) as opened:
+        found, devices = summaries(opened, kernel), opened.devices()
+        if not found:
+            known = sorted({task.kernel for task in opened.tasks()})
+            raise typer.BadParameter(
+                f"the store has nothing of the kernel {kernel!r}{nearest(kernel, known)}; "
+                f"it knows {', '.join(known) or 'none yet: tritune tune fills it'}"
+            )
+        learned = _db_display.learned_policies(opened, found)
+        if as_json:
+            print_json(_db_display.kernel_document(kernel, found, devices, learned))
+        else:
+            _db_display.show_kernel(kernel, found, devices, learned)
 
 
 @app.command("export")
@@ -80,22 +109,22 @@ def export_store(
 
     The format python is what the policy has learned of one kernel, as a function that people read.
     """
-    from tritune.cli import _db
-
     if format not in FORMATS:
         raise typer.BadParameter(not_allowed("format", format, FORMATS))
-    if format == "json":
-        _db.export_json(output, winners, kernel, store)
-    elif format == "python" and not winners:
-        if kernel is None:
-            raise typer.BadParameter("the format python is of one kernel: give --kernel KERNEL")
-        _db.export_policy(output, kernel, store)
-    elif winners:
+    if winners and format != "json":
         raise typer.BadParameter(f"--winners goes with the format json, not with {format}")
-    elif output is None:
+    if format == "python" and kernel is None:
+        raise typer.BadParameter("the format python is of one kernel: give --kernel KERNEL")
+    if format not in ("json", "python") and output is None:
         raise typer.BadParameter(f"the format {format} needs a place to write to: give -o FOLDER")
-    else:
-        _db.export_foreign(format, output, kernel, store)
+    with _opened(store) as opened:
+        if format == "json":
+            _write(output, _winners(opened, kernel) if winners else _everything(opened, kernel))
+        elif format == "python":
+            _write(output, _learned_code(opened, str(kernel)))
+        else:
+            for path in _write_foreign(opened, format, Path(str(output)), kernel):
+                print(path)
 
 
 @app.command("import")
@@ -110,9 +139,29 @@ def import_files(
     as_json: JsonOption = False,
 ) -> None:
     """Add results from files: tritune's JSON, triton-dejavu, T4, vLLM's MoE JSON, AOTriton."""
-    from tritune.cli import _db
+    from tritune.store import FormatError
+    from tritune.store.formats import recognise
+    from tritune.store.merge import absorb
 
-    _db.import_files(files, store, as_json)
+    entries: list[dict[str, Any]] = []
+    refused = 0
+    with _opened(store, read_only=False) as opened:
+        for path in files:
+            try:
+                for each in recognise.files_in(path):
+                    name, found = recognise.read(each)
+                    added = absorb(opened, found, each)
+                    entries.append({"file": str(each), "format": name, "added": asdict(added)})
+                    if not as_json:
+                        print(f"{each}: {name}, added {added}")
+            except FormatError as error:
+                # The other files may be good, and are not to blame.
+                refused += 1
+                warn(error)
+    if as_json:
+        print_json({"files": entries, "refused": refused})
+    if refused:
+        raise typer.Exit(2)
 
 
 @app.command("merge")
@@ -124,17 +173,42 @@ def merge_stores(
     as_json: JsonOption = False,
 ) -> None:
     """Add to the store everything that other stores have; twice is as good as once."""
-    from tritune.cli import _db
+    from tritune.store import Store
+    from tritune.store.merge import merge
 
-    _db.merge_stores(sources, store, as_json)
+    entries = []
+    with _opened(store, read_only=False) as into:
+        for source in sources:
+            with Store(source, read_only=True) as other:
+                added = merge(into, other)
+            entries.append({"store": other.location, "added": asdict(added)})
+            if not as_json:
+                print(f"{other.location}: added {added}")
+    if as_json:
+        print_json({"store": into.location, "merged": entries})
 
 
 @app.command("verify")
 def verify_store(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Check that the store is sound; print every problem. The exit status is 1 if there is one."""
-    from tritune.cli import _db
+    from tritune.store import MissingStoreError, Store, StoreError
+    from tritune.store.verify import verify
 
-    _db.verify_store(store, as_json)
+    location = store or ""
+    try:
+        with Store(store, read_only=True) as opened:
+            location = opened.location
+            problems = verify(opened)
+    except MissingStoreError as error:
+        raise typer.BadParameter(str(error)) from None
+    except StoreError as error:
+        problems = [" ".join(str(error).split())]
+    if as_json:
+        print_json({"store": location, "sound": not problems, "problems": problems})
+    else:
+        print("\n".join(problems) if problems else f"{location} is sound")
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command("gc")
@@ -161,7 +235,86 @@ def collect_garbage(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Drop results of old code, runs that left nothing, and free the space."""
-    from tritune.cli import _db
-    from tritune.store.gc import Rule
+    from tritune.store.gc import Rule, collect
 
-    _db.collect_garbage(Rule(keep, older_than, met), dry_run, store, as_json)
+    rule = Rule(keep, older_than, met)
+    with _opened(store, read_only=dry_run) as opened:
+        dropped = collect(opened, rule, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, **asdict(dropped)})
+        return
+    print(
+        f"{'would drop' if dry_run else 'dropped'} {dropped.trials} trials of {dropped.tasks} "
+        f"tasks, {dropped.builds} builds, {dropped.runs} runs, {dropped.met} met problems"
+    )
+    for kernel, identity, device in dropped.versions:
+        print(f"  {kernel}, code {identity}, on {device}")
+
+
+@contextmanager
+def _opened(store: str | None, read_only: bool = True) -> Iterator[Store]:
+    """Open a store. Errors in what was given have exit status 2, a damaged store has 1."""
+    from tritune.store import FormatError, MissingStoreError, Store, StoreError
+
+    try:
+        with Store(store, read_only=read_only) as opened:
+            yield opened
+    except (FormatError, MissingStoreError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except StoreError as error:
+        warn(error)
+        raise typer.Exit(1) from None
+
+
+def _everything(store: Store, kernel: str | None) -> str:
+    from tritune.store.contents import contents
+    from tritune.store.export import to_text
+
+    return to_text(contents(store, kernel))
+
+
+def _winners(store: Store, kernel: str | None) -> str:
+    from tritune.store.winners_file import WinnersFile
+
+    return WinnersFile.of(store.winners(kernel), store.devices()).text()
+
+
+def _learned_code(store: Store, kernel: str) -> str:
+    """Return what was learned of a kernel, most recently and on any device, as Python."""
+    from tritune.cli._db_display import learned_policies
+    from tritune.policy.python_code import export_python
+    from tritune.store.summary import summaries
+
+    learned = learned_policies(store, summaries(store, kernel)).values()
+    if not learned:
+        raise typer.BadParameter(
+            f"nothing was learned of the kernel {kernel!r} yet: tritune tune does, at its end"
+        )
+    return "\n\n".join(export_python(policy) for policy in learned)
+
+
+def _write(output: Path | None, text: str) -> None:
+    from tritune.store.jsonfile import write
+
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write(output, text)
+
+
+def _write_foreign(store: Store, format: str, output: Path, kernel: str | None) -> list[Path]:
+    """Write another tool's format into a folder, or its only file to the path of a .json file."""
+    from tritune.store.contents import contents
+    from tritune.store.formats.recognise import WRITERS
+
+    found, write_all = contents(store, kernel), WRITERS[format]
+    if output.suffix != ".json":
+        return write_all(found, output)
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_all(found, Path(folder))
+        if len(written) != 1:
+            raise typer.BadParameter(
+                f"there are {len(written)} files to write: give -o FOLDER, or choose by --kernel"
+            )
+        _write(output, written[0].read_text(encoding="utf-8"))
+    return [output]
