@@ -21,7 +21,7 @@ from tritune.targets.binary import (
     read_binary,
     read_compiled,
 )
-from tritune.targets.binary.msgpack import decode
+from tritune.targets.binary.hsaco import _number
 from tritune.targets.target import Target
 
 NVIDIA = [pytest.param(Target("cuda", c), id=f"sm_{c}") for c in (75, 80, 90, 100, 120)]
@@ -138,10 +138,11 @@ def test_a_missing_disassembler_is_an_error_that_says_what_to_do(
         count_instructions(SM_80, asm)
 
 
-def test_metadata_of_every_form_is_decoded():
-    assert decode(b"\x83\xa1a\x01\xa1b\xff\xa1c\xcd\x01\x00") == {"a": 1, "b": -1, "c": 256}
-    assert decode(b"\x93\xc0\xc3\xcb\x40\x00\x00\x00\x00\x00\x00\x00") == [None, True, 2.0]
-    assert decode(b"\xd9\x03abc") == "abc"
-    for damaged in (b"", b"\xc1", b"\xa5ab", b"\x92\x01", b"\xcd\x01"):
-        with pytest.raises(ValueError, match="damaged"):
-            decode(damaged)
+def test_numbers_of_every_size_are_found_in_metadata():
+    key = b"\xab.vgpr_count"
+    for value, number in ((b"\x07", 7), (b"\xcc\xff", 255), (b"\xcd\x01\x00", 256)):
+        # A longer name that ends alike is another.
+        assert _number(b"\xac..vgpr_count\x01" + key + value, ".vgpr_count") == number
+    for damaged in (b"", b"\xc1", b"\xcd\x01"):
+        with pytest.raises(BinaryError, match="damaged"):
+            _number(key + damaged, ".vgpr_count")

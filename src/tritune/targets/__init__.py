@@ -1,1 +1,1 @@
-"""What architectures and devices are and have. Nothing here compiles or runs a kernel."""
+"""Architectures and devices: limits, binaries, occupancy, measured peaks. No kernel is compiled."""

@@ -1,6 +1,4 @@
-"""Tell devices apart by everything that can change results: name, architecture, cores, memory and
-driver. Results hold for the device they were measured on.
-"""
+"""Identify devices by all that can change results: name, architecture, cores, memory and driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system tells about this machine's processor."""
+"""Facts about this machine's processor, from the operating system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_model() -> str | None:
-    """The name the processor gives itself; some architectures give none."""
+    """Return the processor's own name; some architectures have none."""
     for key, value in cpuinfo():
         if key in ("model name", "Model", "cpu model", "cpu"):
             return " ".join(value.split())
@@ -16,7 +16,7 @@ def cpu_model() -> str | None:
 
 
 def cpuinfo() -> list[tuple[str, str]]:
-    """The lines of /proc/cpuinfo, as keys and values; none where there is no such file."""
+    """Return the lines of /proc/cpuinfo as keys and values; none where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -26,8 +26,9 @@ def cpuinfo() -> list[tuple[str, str]]:
 
 
 def memory_bytes() -> int:
-    """The machine's memory in whole gibibytes: what the system keeps for itself of the last one
-    differs from boot to boot. 0 where the system does not tell.
+    """Return the machine's memory in whole gibibytes; 0 where the system does not tell.
+
+    Rounded, because what the system keeps for itself differs from boot to boot.
     """
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

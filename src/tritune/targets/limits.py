@@ -1,4 +1,4 @@
-"""What a GPU architecture allows and its best-known product reaches; `limits_of` looks it up.
+"""The limits of a GPU architecture and the peak rates of its best-known product.
 
 A *core* is what runs a block: a multiprocessor of NVIDIA's, a compute unit of AMD's CDNA, and on
 AMD's RDNA the two compute units of a work-group processor, as HIP counts multiprocessors. A *warp*
@@ -75,18 +75,19 @@ class Limits:
 
     @property
     def vector_flops(self) -> float:
-        """Peak fp32 operations per second without matrix instructions."""
+        """Return the peak fp32 operations per second without matrix instructions."""
         return 2.0 * self.vector_fmas_per_clock * self.cores * self.clock_hz
 
     def flops_for(self, dtype: str) -> float:
-        """Peak operations per second of products in a type; without instructions of its own, a
-        type is converted to fp32.
+        """Return the peak operations per second of matrix products in a dtype.
+
+        A dtype without instructions of its own is converted to fp32.
         """
         return self.matrix_flops.get(dtype) or self.matrix_flops["float32"]
 
 
 def limits_of(target: Target) -> Limits:
-    """The limits of an architecture; TargetError for one that is not in the table."""
+    """Return the limits of an architecture; raise TargetError if the table does not have it."""
     known = _table()
     if target in known:
         return known[target]
@@ -101,7 +102,7 @@ def limits_of(target: Target) -> Limits:
 def limits_by_name(family: str, arch: int | str) -> Mapping[str, Any]:
     """Return an architecture's limits by the names that constraints of spaces use.
 
-    Of an unknown GPU they are the least of its vendor's; a CPU has none of them.
+    An unknown GPU gets the smallest of its vendor's limits; a CPU has none.
     """
     ours = [limits for limits in _table().values() if limits.target.family == family]
     known = [limits for limits in ours if limits.target.arch == arch] or ours
@@ -112,7 +113,7 @@ def limits_by_name(family: str, arch: int | str) -> Mapping[str, Any]:
 
 
 def known_targets() -> tuple[Target, ...]:
-    """Every architecture in the table."""
+    """Return every architecture in the table."""
     return tuple(_table())
 
 

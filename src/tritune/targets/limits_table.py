@@ -14,6 +14,8 @@ Half of a rate with sparsity, and half of a narrower type's, count as found.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tritune.targets.limits import Limits
 from tritune.targets.target import Target
 
@@ -69,22 +71,42 @@ WGP = (
 UNCHECKED = "vendor's datasheet, not checked"
 
 
-def _nvidia(
-    capability: int, product: str, *sources: str,
+def _limits(
+    target: Target, sources: tuple[str, ...], product: str, *,
     cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
-    matrix: dict[str, float],
-    warps: int, blocks: int, shared_kib: int, fmas: int, exponentials: int = 16,
+    matrix: dict[str, float], **per_core: int,
+) -> Limits:  # fmt: skip
+    """Return the limits of an architecture and its product, in the units of `Limits`."""
+    return Limits(
+        target=target,
+        sources=sources,
+        schedulers=4,
+        threads_per_block=1024,
+        product=product,
+        cores=cores,
+        clock_hz=mhz * 1e6,
+        memory_bytes=gib * GIB,
+        memory_bytes_per_second=gb_per_s * GIGA,
+        cache_bytes=cache_mib * MIB,
+        cache_bytes_per_second=cache_gb_per_s * GIGA,
+        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+        **per_core,
+    )
+
+
+def _nvidia(
+    capability: int, product: str, *sources: str, warps: int, blocks: int, shared_kib: int,
+    fmas: int, exponentials: int = 16, **of_product: Any,
 ) -> Limits:  # fmt: skip
     """A multiprocessor has 65536 registers in four parts, 255 of them for a thread at most."""
     modern = capability >= 80
-    return Limits(
-        target=Target("cuda", capability),
-        sources=(CUDA, CUDA_OCCUPANCY, CUDA_RATES, *sources),
+    return _limits(
+        Target("cuda", capability),
+        (CUDA, CUDA_OCCUPANCY, CUDA_RATES, *sources),
+        product,
         warp_size=32,
-        schedulers=4,
         warps_per_core=warps,
         blocks_per_core=blocks,
-        threads_per_block=1024,
         registers_per_core=65536,
         registers_per_thread=255,
         register_granule=8,
@@ -95,37 +117,26 @@ def _nvidia(
         shared_bytes_per_clock=128,
         exponentials_per_clock=exponentials,
         vector_fmas_per_clock=fmas,
-        product=product,
-        cores=cores,
-        clock_hz=mhz * 1e6,
-        memory_bytes=gib * GIB,
-        memory_bytes_per_second=gb_per_s * GIGA,
-        cache_bytes=cache_mib * MIB,
-        cache_bytes_per_second=cache_gb_per_s * GIGA,
-        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+        **of_product,
     )
 
 
 def _cdna(
-    arch: str, product: str, *sources: str,
-    cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
-    matrix: dict[str, float],
-    shared_kib: int = 64, shared_granule: int = 512, shared_bytes: int = 128,
-    exponentials: int = 16,
+    arch: str, product: str, *sources: str, shared_kib: int = 64, shared_granule: int = 512,
+    shared_bytes: int = 128, exponentials: int = 16, **of_product: Any,
 ) -> Limits:  # fmt: skip
     """A compute unit has four SIMDs with up to eight waves of 64 lanes each. A lane has 512
     registers, of both kinds together (vector and accumulation), in granules of eight.
 
     It does 64 multiply-adds in a clock, or 128 in instructions for pairs, which are not counted.
     """
-    return Limits(
-        target=Target("hip", arch),
-        sources=(LLVM, HIP, *sources),
+    return _limits(
+        Target("hip", arch),
+        (LLVM, HIP, *sources),
+        product,
         warp_size=64,
-        schedulers=4,
         warps_per_core=32,
         blocks_per_core=16,
-        threads_per_block=1024,
         registers_per_core=4 * 512 * 64,
         registers_per_thread=512,
         register_granule=8,
@@ -136,33 +147,21 @@ def _cdna(
         shared_bytes_per_clock=shared_bytes,
         exponentials_per_clock=exponentials,
         vector_fmas_per_clock=64,
-        product=product,
-        cores=cores,
-        clock_hz=mhz * 1e6,
-        memory_bytes=gib * GIB,
-        memory_bytes_per_second=gb_per_s * GIGA,
-        cache_bytes=cache_mib * MIB,
-        cache_bytes_per_second=cache_gb_per_s * GIGA,
-        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+        **of_product,
     )
 
 
-def _rdna(
-    arch: str, product: str, *sources: str,
-    cores: int, mhz: int, gib: int, gb_per_s: float, cache_mib: int, cache_gb_per_s: float,
-    matrix: dict[str, float],
-) -> Limits:  # fmt: skip
+def _rdna(arch: str, product: str, *sources: str, **of_product: Any) -> Limits:
     """A work-group processor has four SIMDs with up to 16 waves of 32 lanes each. A SIMD has 1536
     registers per lane for all its waves, in granules of 24, and a wave may have 256 of them.
     """
-    return Limits(
-        target=Target("hip", arch),
-        sources=(LLVM, LLVM_LDS, MESA_LDS, HIP, WGP, WMMA, *sources),
+    return _limits(
+        Target("hip", arch),
+        (LLVM, LLVM_LDS, MESA_LDS, HIP, WGP, WMMA, *sources),
+        product,
         warp_size=32,
-        schedulers=4,
         warps_per_core=64,
         blocks_per_core=32,
-        threads_per_block=1024,
         registers_per_core=4 * 1536 * 32,
         registers_per_thread=256,
         register_granule=24,
@@ -173,14 +172,7 @@ def _rdna(
         shared_bytes_per_clock=256,
         exponentials_per_clock=32,
         vector_fmas_per_clock=128,
-        product=product,
-        cores=cores,
-        clock_hz=mhz * 1e6,
-        memory_bytes=gib * GIB,
-        memory_bytes_per_second=gb_per_s * GIGA,
-        cache_bytes=cache_mib * MIB,
-        cache_bytes_per_second=cache_gb_per_s * GIGA,
-        matrix_flops={dtype: tera * TERA for dtype, tera in matrix.items()},
+        **of_product,
     )
 
 
@@ -188,7 +180,7 @@ def _rates(
     half: float, fp32: float, *, bf16: bool = True, tf32: float | None = None,
     fp8: float | None = None, int8: float | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """By the names that torch gives the types, and "tfloat32"."""
+    """Return the rates by torch's names of the dtypes, and "tfloat32"."""
     rates: dict[str, float | None] = {
         "float16": half,
         "bfloat16": half if bf16 else None,

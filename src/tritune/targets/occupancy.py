@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on a core at once, and what keeps it from more.
+"""Occupancy: the blocks of a kernel that fit on a core at once, and what limits them.
 
 Both vendors give registers to a warp in granules, from the part of the register file that belongs
 to the warp's scheduler, and shared memory to a block in granules.
@@ -17,14 +17,14 @@ class Occupancy:
     #: 0 where the kernel cannot be launched at all.
     blocks_per_core: int
     warps_per_core: int
-    #: "registers", "shared memory", "warps" or "blocks": what has no room for one block more.
+    #: The limit: "registers", "shared memory", "warps" or "blocks".
     limited_by: str
     #: Of the warps that a core can have.
     fraction: float
 
 
 def occupancy(facts: BinaryFacts, num_warps: int, limits: Limits) -> Occupancy:
-    """The most blocks of `num_warps` warps that a core can run at once."""
+    """Return how many blocks of `num_warps` warps a core can run at once."""
     rooms = {
         "warps": limits.warps_per_core // num_warps,
         "blocks": _block_slots(num_warps, limits),
@@ -38,7 +38,7 @@ def occupancy(facts: BinaryFacts, num_warps: int, limits: Limits) -> Occupancy:
 
 
 def reasons_against(facts: BinaryFacts, num_warps: int, limits: Limits) -> list[str]:
-    """Every reason why no launch of the kernel can succeed; none if it can."""
+    """Return every reason why the kernel cannot be launched; none if it can."""
     reasons = []
     threads = num_warps * limits.warp_size
     if threads > limits.threads_per_block:
@@ -58,7 +58,7 @@ def reasons_against(facts: BinaryFacts, num_warps: int, limits: Limits) -> list[
 
 
 def warps_by_registers(registers: int, limits: Limits) -> int:
-    """How many warps of a core have room for so many registers per thread."""
+    """Return how many warps fit on a core with this many registers per thread."""
     per_thread = _rounded(max(registers, 1), limits.register_granule)
     part = limits.registers_per_core // limits.schedulers
     warps = part // (per_thread * limits.warp_size) * limits.schedulers

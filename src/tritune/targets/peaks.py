@@ -1,8 +1,7 @@
-"""Loops that do one thing only, generated for a CPU: multiply in registers, read memory, copy it.
+"""Generate the loops that measure a CPU's peaks: multiply in registers, read memory, copy it.
 
-A library's matrix product does not show what a CPU can do, for the library may be written for other
-CPUs. These loops are the kernels of the roofline's measurements. Each function returns the text of
-an LLVM module with one program, to be run as a grid on all threads of a launch.
+A library's matrix product may be written for other CPUs, so it does not show a CPU's peak. Each
+function returns the text of an LLVM module with one program, to be run as a grid on all threads.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _FLOAT, _HALF = ll.FloatType(), ll.HalfType()
 
 #: Bytes of a cache line, and of the widest vector.
 LINE = 64
-#: Independent sums: more than an instruction's latency needs, and each with a register of its own,
-#: of 32 or of 16.
+#: Independent accumulators: enough to hide the latency of an instruction, and few enough for 32 or
+#: 16 registers.
 _SUMS, _SUMS_OF_16_REGISTERS = 24, 12
-#: Vectors that the data of `multiplying` begins with: both factors, and the first values of sums.
+#: Vectors in the data of `multiplying`: both factors, and the first values of the accumulators.
 OPERANDS = 2 + _SUMS
 
 
 class _BFloat(ll.Type):
-    """LLVM's own bf16, which its intrinsics take."""
+    """LLVM's bf16, which llvmlite does not have."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -46,14 +45,14 @@ class _BFloat(ll.Type):
 
 @dataclass(frozen=True)
 class MultiplyAdd:
-    """An instruction that multiplies vectors and adds the products to another."""
+    """An instruction that multiplies vectors and accumulates the products."""
 
-    #: LLVM's intrinsic; None stands for a multiplication and an addition.
+    #: LLVM's intrinsic; None for a multiplication and an addition.
     intrinsic: str | None
-    #: The types of the sum and of both factors.
+    #: The types of the accumulator and of both factors.
     total: Any
     factor: Any
-    #: Multiplications and additions in one.
+    #: Multiplications and additions of one instruction.
     flops: int
 
     def emit(self, b: Any, x: Any, y: Any, total: Any) -> Any:
@@ -65,7 +64,7 @@ class MultiplyAdd:
 
 
 def multiply_adds(cpu: Cpu) -> Mapping[str, MultiplyAdd]:
-    """The instruction with the most operations for each dtype that has one; float32 always has."""
+    """Return the instruction with the most operations for each dtype that has one."""
     lanes, on_arm = cpu.vector_bits // 32, cpu.arch == "aarch64"
     wide, halves = ll.VectorType(_FLOAT, lanes), ll.VectorType(_HALF, 2 * lanes)
     pairs = ll.VectorType(_BFloat(), 2 * lanes)
@@ -84,12 +83,12 @@ def multiply_adds(cpu: Cpu) -> Mapping[str, MultiplyAdd]:
 
 
 def sums(cpu: Cpu) -> int:
-    """How many instructions one iteration of `multiplying` has."""
+    """Return how many instructions one iteration of `multiplying` has."""
     return _SUMS if cpu.arch == "aarch64" or cpu.vector_bits == 512 else _SUMS_OF_16_REGISTERS
 
 
 def multiplying(cpu: Cpu, instruction: MultiplyAdd) -> str:
-    """Run one instruction on registers.
+    """Return a program that runs one instruction on registers.
 
     Arguments: the address of the OPERANDS to begin with, a cache line for each; a cache line to
     write to; the number of iterations.
@@ -109,7 +108,7 @@ def multiplying(cpu: Cpu, instruction: MultiplyAdd) -> str:
 
 
 def reading(cpu: Cpu, streams: int, ahead: int) -> str:
-    """Read a piece of a buffer, a cache line of each of its `streams` parts in turn.
+    """Return a program that reads a piece of a buffer, a line of each of `streams` parts in turn.
 
     Arguments: the buffer, a cache line to write to, bytes of the piece of each program, cache lines
     of a part. Lines are prefetched `ahead` bytes before they are read, unless that is 0.
@@ -136,7 +135,7 @@ def reading(cpu: Cpu, streams: int, ahead: int) -> str:
 
 
 def copying(cpu: Cpu) -> str:
-    """Copy a piece of a buffer with stores that pass the caches by.
+    """Return a program that copies a piece of a buffer with nontemporal stores.
 
     Arguments: the buffer, where to write it, bytes of the piece of each program, its cache lines.
     """
@@ -157,14 +156,14 @@ def copying(cpu: Cpu) -> str:
 
 @functools.cache
 def entry_of(text: str, cpu: Cpu) -> Any:
-    """The function that launches a module's program: args, x, y, z, threads, status."""
+    """Compile a module and return its entry point, which takes args, x, y, z, threads, status."""
     llir = codegen.optimise(text, cpu)
     code = codegen.object_code(llir, codegen.assembly(llir, cpu), cpu)
     return loader.load(loader.seal(code)).entry
 
 
 def _program(pointers: int, numbers: int) -> tuple[Any, list[Any], list[Any]]:
-    """A module with a program, positioned at its start, and the program's arguments."""
+    """Return a builder at the start of a new program, and the program's arguments."""
     module = ll.Module("peak")
     program = ll.Function(module, ll.FunctionType(_VOID, [_PTR, *[_I32] * 6, _PTR]), "program")
     program.attributes.add("nounwind")
@@ -180,7 +179,7 @@ def _program_number(b: Any) -> Any:
 
 
 class _Loop:
-    """A loop that is run at least once; the builder is in its body until `end`."""
+    """A loop with at least one iteration; the builder is in its body until `end`."""
 
     def __init__(self, b: Any, count: Any) -> None:
         self._b, self._count, self._before = b, count, b.block
@@ -190,14 +189,14 @@ class _Loop:
         (self.index,) = self.carried([_I64(0)])
 
     def carried(self, initial: Sequence[Any]) -> list[Any]:
-        """Variables of the loop. To be asked for before anything else is in its body."""
+        """Return loop-carried variables. Called before anything else is in the body."""
         variables = [self._b.phi(value.type) for value in initial]
         for variable, value in zip(variables, initial, strict=True):
             variable.add_incoming(value, self._before)
         return variables
 
     def end(self, variables: Sequence[Any], following: Sequence[Any]) -> None:
-        """Close the loop, with the values that the next iteration has."""
+        """Close the loop with the values of the next iteration."""
         b = self._b
         index = b.add(self.index, _I64(1))
         for variable, value in zip([self.index, *variables], [index, *following], strict=True):
@@ -208,7 +207,7 @@ class _Loop:
 
 
 def _words(cpu: Cpu) -> tuple[Any, int]:
-    """The widest vector of integers, and how many of them a cache line has."""
+    """Return the widest vector of integers, and how many of them fill a cache line."""
     return ll.VectorType(_I32, cpu.vector_bits // 32), 8 * LINE // cpu.vector_bits
 
 

@@ -1,4 +1,4 @@
-"""What is run to find a device's limits: on a CPU generated loops, elsewhere torch's functions."""
+"""Probes of a device's peak rates: generated loops on a CPU, torch's functions on a GPU."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ import torch
 
 from tritune.targets.device import detect
 
-#: The kinds of probes that are no dtype.
+#: Kinds of probes; the others are dtypes.
 READ, COPY = "read", "copy"
-#: The type that holds every value of the others, and these.
+#: The dtype that holds every value of the narrow ones.
 WIDE, NARROW = "float32", ("bfloat16", "float16")
 
 #: Rows and columns of a library's product.
 _PRODUCT_SIZES = {"cpu": 1024, "cuda": 8192}
-#: CPUs' units for matrices, which are left to a library, by LLVM's name and the type they multiply.
+#: LLVM's names of matrix units of CPUs, by dtype. They are measured with torch's product.
 _MATRIX_UNITS = {"bfloat16": "amx-bf16", "float16": "amx-fp16"}
 #: Iterations of a loop in registers: about half a millisecond.
 _ITERATIONS = 2**15
-#: Programs for each thread, so that none has to wait long for the last one.
+#: Programs per thread, so that none waits long for the last one.
 _PROGRAMS = 4
-#: Streams of each thread and bytes of prefetching with which memory is read.
+#: Ways to read memory: streams per thread, and the prefetch distance in bytes.
 _READS = ((1, 0), (2, 2048))
 #: Parts of the buffer that are read or copied one after the other, in a call each; all of them are
 #: several times the caches, so that each part is in memory when its turn comes.
 _PARTS = 4
 _LEAST_PART = 2**24
-#: The buffer takes one part in so many of the memory at most.
+#: The buffer has at most this fraction of the memory.
 _MEMORY_SHARE = 16
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Something that does one thing only, and so many units of it in a call."""
+    """A function whose calls do one thing only."""
 
     call: Callable[[], Any]
-    #: Operations, or bytes.
+    #: Operations or bytes of a call.
     units: float
 
     def rate(self, device: torch.device, calls: int = 3) -> float:
-        """Units per second in the shortest of some calls."""
+        """Return the units per second of the shortest call."""
         best = math.inf
         for _ in range(calls):
             _wait_for(device)
@@ -61,9 +61,9 @@ class Probe:
 
 
 def probes(kind: str, device: torch.device) -> list[Probe]:
-    """What may be the fastest way to multiply in a dtype, to READ or to COPY.
+    """Return the candidates for the fastest way to multiply in a dtype, to READ or to COPY.
 
-    None for a dtype that has no instructions of its own, whose numbers are converted to WIDE.
+    None for a dtype without instructions of its own, whose numbers are converted to WIDE.
     """
     if kind in (READ, COPY):
         return _memory(kind, device)
@@ -90,8 +90,8 @@ def _in_registers(dtype: str) -> list[Probe]:
 
 
 def _lines(count: int, dtype: str) -> torch.Tensor:
-    """Cache lines of small numbers: sums of their products stay finite, and no number is so small
-    that it is slow.
+    """Return cache lines of small numbers. Sums of their products stay finite, and none is
+    denormal.
     """
     from tritune.targets import peaks
 
@@ -100,7 +100,7 @@ def _lines(count: int, dtype: str) -> torch.Tensor:
 
 
 def _launching(entry: Any, arguments: list[bytes], kept: Any) -> Callable[[], None]:
-    """A launch on all threads, with each of the arguments in turn; their memory is kept."""
+    """Return a launch on all threads, with each of the arguments in turn. `kept` is kept alive."""
     from tritune.cpu.launch import threads
 
     turns = itertools.cycle(arguments)
@@ -131,7 +131,7 @@ def _product(dtype: str, device: torch.device) -> Probe:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """The last-level caches of a device, together."""
+    """Return the bytes of all last-level caches of a device."""
     if device.type == "cpu":
         from tritune.cpu.launch.runtime import last_level_cache_bytes
 
@@ -161,7 +161,7 @@ def _cpu_memory(kind: str, part: int) -> list[Probe]:
     # Whole lines for each stream of each program.
     streams = max(streams for streams, _ in _READS)
     part -= part % (programs * streams * peaks.LINE)
-    buffer = _in_large_pages(_PARTS * part).fill_(1)
+    buffer = _in_huge_pages(_PARTS * part).fill_(1)
     places = [buffer.data_ptr() + i * part for i in range(_PARTS)]
     piece, half = part // programs, _PARTS // 2
     lines = piece // peaks.LINE
@@ -179,8 +179,8 @@ def _cpu_memory(kind: str, part: int) -> list[Probe]:
     return found
 
 
-def _in_large_pages(size: int) -> torch.Tensor:
-    """New memory, in pages as large as the system has: looking pages up takes time, too."""
+def _in_huge_pages(size: int) -> torch.Tensor:
+    """Allocate memory in huge pages if the system has them, for fewer TLB misses."""
     memory = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

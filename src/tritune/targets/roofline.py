@@ -1,7 +1,6 @@
-"""How fast a device can be at all: arithmetic and memory, measured on the device itself.
+"""The roofline of a device: its peak arithmetic and bandwidth, measured on the device itself.
 
-On a CPU by loops that do nothing else (`peaks.py`). A kernel that comes close to these limits has
-nothing left to gain.
+On a CPU by loops that do nothing else. A kernel that comes close has nothing left to gain.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ import torch
 from tritune.targets.device import detect
 from tritune.targets.probes import COPY, NARROW, READ, WIDE, Probe, cache_bytes, probes
 
-#: All probes are called in turns for so long, and so often at least.
+#: The probes are called in turns for at least this long and this often.
 _SECONDS, _LEAST_ROUNDS = 1.0, 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device reaches at best."""
+    """The peak rates of a device, as measured."""
 
-    #: Operations of a matrix product, by the name of the type: "float16", for one.
+    #: Operations of matrix products, by dtype.
     flops_per_second: Mapping[str, float]
     read_bytes_per_second: float
-    #: What is read and what is written, counted together. Both at once can be more than reading.
+    #: Bytes read and written together. It can be more than reading alone.
     moved_bytes_per_second: float
-    #: So much of what is written may stay in caches.
+    #: Written bytes that may stay in caches.
     cache_bytes: int
 
     def flops_for(self, dtype: str) -> float:
-        """Of this type; for one that was not measured, the best of all, so that it is a limit."""
+        """Return the peak of a dtype; of one that was not measured, the highest of all."""
         return self.flops_per_second.get(dtype) or max(self.flops_per_second.values())
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What takes a problem longest: so much of a thing that has this limit."""
+    """The bottleneck of a problem: an amount of work and its peak rate."""
 
     #: A dtype, READ or COPY.
     kind: str
     #: Operations or bytes.
     amount: float
-    #: The same in a second, at best.
+    #: Operations or bytes per second.
     rate: float
 
     @property
@@ -54,19 +53,19 @@ class Bound:
 
 
 def measure_limits(device: torch.device) -> Limits:
-    """The device's limits, measured in about a second, once in a process."""
+    """Measure a device in about a second, once per process."""
     return _measured(device, detect(device).cores)[0]
 
 
 def fastest_probe(kind: str, device: torch.device) -> Probe:
-    """The one that a limit was found with: of a dtype, READ or COPY."""
+    """Return the fastest probe of a dtype, of READ or of COPY."""
     chosen, index = _measured(device, detect(device).cores)[1][kind]
     return probes(chosen, device)[index]
 
 
 @functools.cache
 def _measured(device: torch.device, cores: int) -> tuple[Limits, Mapping[str, tuple[str, int]]]:
-    """The limits, and the probe that each was found with: its kind and number."""
+    """Return the peaks, and the kind and index of the probe that found each."""
     rates = _best_rates(
         {kind: probes(kind, device) for kind in (WIDE, *NARROW, READ, COPY)}, device
     )
@@ -84,8 +83,8 @@ def _measured(device: torch.device, cores: int) -> tuple[Limits, Mapping[str, tu
 def _best_rates(
     kinds: Mapping[str, Sequence[Probe]], device: torch.device
 ) -> dict[str, list[float]]:
-    """The best units per second of each probe. They are called in turns, so that whatever else the
-    machine does meets all of them.
+    """Return the best rate of each probe. They are called in turns, so that what else the machine
+    does disturbs all of them.
     """
     rates = {kind: [0.0] * len(each) for kind, each in kinds.items()}
     begin, rounds = time.perf_counter(), 0

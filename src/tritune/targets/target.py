@@ -1,4 +1,4 @@
-"""A target is an architecture to compile for, written `cuda:90`, `hip:gfx942`, `cpu:x86-64-v4`."""
+"""Targets: architectures to compile for, written `cuda:90`, `hip:gfx942`, `cpu:x86-64-v4`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tritune.space import FAMILIES
 
 
 class TargetError(TrituneError):
-    """Text that names no target."""
+    """A text names no known target, or a device is not there."""
 
 
 @dataclass(frozen=True)

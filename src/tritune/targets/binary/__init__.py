@@ -1,5 +1,5 @@
-"""Reading binaries without loading them: what a kernel's code takes of a core, and what it is made
-of. One interface for NVIDIA's cubins, AMD's hsacos and the CPU's objects.
+"""Read binaries without loading them: the registers, memory and instructions of a kernel. One
+interface for NVIDIA's cubins, AMD's hsacos and the CPU's objects.
 """
 
 from tritune.targets.binary.facts import BinaryError, BinaryFacts

@@ -1,5 +1,5 @@
-"""NVIDIA's binaries. Registers and stack are attributes in sections named `.nv.info`, which take
-microseconds to read; the disassembler, which comes with Triton, takes a second.
+"""Read NVIDIA's binaries. Registers and stack are attributes in sections named `.nv.info`, which
+take microseconds to read; the disassembler, which comes with Triton, takes a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESERVED_BYTES = 1024
 
 
 def read_cubin(binary: bytes, shared_bytes: int) -> BinaryFacts:
-    """What the kernel of a cubin takes; the launch adds so much shared memory."""
+    """Return what the kernel of a cubin needs. `shared_bytes` are those that the launch adds."""
     found = sections(binary, _WHAT)
     values: dict[int, list[int]] = {_REGISTERS: [], _FRAME_BYTES: []}
     for section in found:
@@ -54,8 +54,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _static_shared(found: list[Section]) -> int:
-    """Bytes that the code declares. From sm_90 on they include what is reserved for the system,
-    which counts elsewhere: where blocks are fitted onto a core.
+    """Return the shared memory that the code declares.
+
+    From sm_90 on it includes what is reserved for the system, which `occupancy` adds.
     """
     sizes = {s.name: s.size for s in found if s.name.startswith(".nv.shared.")}
     reserved = [name for name in sizes if name.startswith(".nv.shared.reserved")]

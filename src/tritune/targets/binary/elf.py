@@ -1,18 +1,22 @@
-"""As much of the ELF format as kernels' binaries need: sections and notes."""
+"""The sections of an ELF file.
+
+Enough for kernels' binaries, in microseconds, and for damaged files too: LLVM's reader, which
+llvmlite offers, ends the process at one.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tritune.targets.binary.facts import BinaryError
 
 _MAGIC_64_LITTLE = b"\x7fELF\x02\x01"
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_NOTE = struct.Struct("<III")
-#: Types of sections: without content in the file, and notes.
-_NOBITS, _NOTES = 8, 7
+#: Types of sections: unused, and without content in the file.
+_NULL, _NOBITS = 0, 8
+#: The type of sections with notes.
+NOTES = 7
 _EXECUTABLE = 4
 
 
@@ -21,7 +25,7 @@ class Section:
     name: str
     type: int
     flags: int
-    #: Also of a section that has no content in the file.
+    #: In bytes, also of a section without content in the file.
     size: int
     content: bytes
 
@@ -31,7 +35,10 @@ class Section:
 
 
 def sections(binary: bytes, what: str) -> list[Section]:
-    """The sections of a file; BinaryError, which calls it `what`, if it is damaged or no ELF."""
+    """Return the sections of a file.
+
+    Raise BinaryError, with `what` for the file, if it is damaged or not ELF.
+    """
     if not binary.startswith(_MAGIC_64_LITTLE):
         raise BinaryError(f"{what} is damaged: {len(binary)} bytes that are no 64-bit ELF file")
     try:
@@ -48,7 +55,7 @@ def _sections(binary: bytes) -> list[Section]:
     found = []
     for row in rows:
         name = names[row[0] : names.index(b"\0", row[0])].decode()
-        content = b"" if row[1] in (0, _NOBITS) else _content(binary, row)
+        content = b"" if row[1] in (_NULL, _NOBITS) else _content(binary, row)
         found.append(Section(name, row[1], row[2], row[5], content))
     return found
 
@@ -58,28 +65,3 @@ def _content(binary: bytes, row: tuple[int, ...]) -> bytes:
     if offset + size > len(binary):
         raise ValueError(f"a section ends at byte {offset + size}, the file at {len(binary)}")
     return binary[offset : offset + size]
-
-
-def notes(found: list[Section], what: str) -> Iterator[tuple[str, int, bytes]]:
-    """The owner, type and content of every note."""
-    for section in found:
-        if section.type != _NOTES:
-            continue
-        data, at = section.content, 0
-        try:
-            while at < len(data):
-                name_size, size, kind = _NOTE.unpack_from(data, at)
-                name_at = at + _NOTE.size
-                at = name_at + _aligned(name_size)
-                yield (
-                    data[name_at : name_at + name_size].rstrip(b"\0").decode(),
-                    kind,
-                    data[at : at + size],
-                )
-                at += _aligned(size)
-        except (struct.error, UnicodeDecodeError) as error:
-            raise BinaryError(f"{what} is damaged: {error}") from None
-
-
-def _aligned(size: int) -> int:
-    return (size + 3) & ~3

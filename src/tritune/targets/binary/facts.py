@@ -1,4 +1,4 @@
-"""What is known of a kernel's binary."""
+"""The facts of a kernel's binary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BinaryError(TrituneError):
 
 @dataclass(frozen=True)
 class BinaryFacts:
-    """What one kernel takes. What a CPU's object does not tell is None."""
+    """The resources of one kernel. None where a CPU's object does not tell."""
 
     #: Of 32 bits, per thread; on AMD the vector registers, of both kinds together.
     registers: int | None

@@ -1,4 +1,4 @@
-"""How often each instruction occurs in a kernel's code, loops counted once."""
+"""Count the instructions of a kernel's code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,26 @@ from tritune.targets.target import Target
 #: An instruction of NVIDIA's disassembler: an address in a comment, perhaps a predicate, a name.
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 #: In assembly an instruction is indented; a directive begins with a dot, a comment with ; or #.
-_ASSEMBLY = re.compile(r"[ \t]+([a-z][\w.]*)(?=\s|$)")
+_ASSEMBLY = re.compile(r"^[ \t]+([a-z][\w.]*)(?=\s|$)", re.MULTILINE)
 #: A disassembler that takes longer than this hangs.
 _TIMEOUT_SECONDS = 120
 
 
 def count_instructions(target: Target, asm: Mapping[str, Any]) -> Mapping[str, int]:
-    """Instructions by name, the most frequent first, from Triton's dictionary of stages.
+    """Return how often each instruction occurs in a kernel's stages, the most frequent first.
 
-    A cubin is disassembled, with the tool that comes with Triton, which takes about a second.
+    A cubin is disassembled by the tool that comes with Triton, which takes about a second.
     """
     if target.family == "cuda":
         found = _SASS.findall(_disassembled(binary_of(target, asm)))
     else:
-        found = list(_named(_text(target, asm)))
+        found = _ASSEMBLY.findall(_assembly(target, asm))
     if not found:
         raise BinaryError(f"there is no instruction in the code for {target}")
     return dict(Counter(found).most_common())
 
 
-def _text(target: Target, asm: Mapping[str, Any]) -> str:
+def _assembly(target: Target, asm: Mapping[str, Any]) -> str:
     name = "amdgcn" if target.family == "hip" else "asm"
     text = asm.get(name)
     if not isinstance(text, str):
@@ -45,13 +45,6 @@ def _text(target: Target, asm: Mapping[str, Any]) -> str:
             f"which is not among the stages: {', '.join(asm) or 'none'}"
         )
     return text
-
-
-def _named(text: str) -> Iterable[str]:
-    for line in text.splitlines():
-        found = _ASSEMBLY.match(line)
-        if found:
-            yield found[1]
 
 
 def _disassembled(cubin: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The CPU's objects, as the CPU backend keeps them."""
+"""Read the CPU's objects, as the CPU backend keeps them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WHAT = "this object"
 
 
 def read_object(binary: bytes) -> BinaryFacts:
-    """What is known of an object: the size of its code. A CPU's registers are all a thread's."""
+    """Return the size of an object's code. A CPU's registers are all a thread's."""
     from tritune.cpu.launch.loader import unseal
 
     try:

@@ -1,4 +1,4 @@
-"""From what Triton compiled to facts about it, in less than a millisecond."""
+"""Read the facts of what Triton compiled, in less than a millisecond."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = {"cuda": "cubin", "hip": "hsaco", "cpu": "obj"}
 def read_binary(
     target: Target, asm: Mapping[str, Any] | bytes, shared_bytes: int = 0
 ) -> BinaryFacts:
-    """What a kernel's binary takes. `asm` is the binary, or Triton's dictionary of stages.
+    """Return what a kernel's binary needs. `asm` is the binary, or Triton's dictionary of stages.
 
     Triton's kernels declare no shared memory of their own: what the launch gives them is in the
     metadata (`metadata.shared`) and has to be said here.
@@ -32,14 +32,14 @@ def read_binary(
 
 
 def read_compiled(compiled: Any) -> BinaryFacts:
-    """The same of what `triton.compile` or a launch with `warmup=True` returns."""
+    """Return the facts of what `triton.compile` or a launch with `warmup=True` returns."""
     metadata = compiled.metadata
     target = Target(metadata.target.backend, metadata.target.arch)
     return read_binary(target, compiled.asm, metadata.shared)
 
 
 def binary_of(target: Target, asm: Mapping[str, Any] | bytes) -> bytes:
-    """The binary among a kernel's stages."""
+    """Return the binary among a kernel's stages."""
     if isinstance(asm, bytes):
         return asm
     kind = KINDS[target.family]

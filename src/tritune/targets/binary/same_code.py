@@ -1,7 +1,6 @@
-"""When two binaries are the same code.
+"""Tell whether two binaries have the same code.
 
-A binary also tells debuggers which lines of source it was made from, and when those files were
-written: that differs where the code does not.
+Debug sections name lines of source and times of files, so binaries with the same code differ.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LINKS = ("rela", "rel")
 
 
 def code_digest(binary: bytes) -> str:
-    """A digest of everything in a binary but what is there for debuggers."""
+    """Return a digest of a binary without its debug sections."""
     try:
         found = sections(binary, "the binary")
     except BinaryError:
@@ -31,7 +30,7 @@ def code_digest(binary: bytes) -> str:
 
 
 def _is_for_debuggers(name: str) -> bool:
-    """Whether a section, such as .debug_line or .rela.debug_frame, takes no part in running."""
+    """Return whether a section is for debuggers, as .debug_line and .rela.debug_frame are."""
     parts = name.strip(".").split(".")
     named = parts[1] if parts[0] in _LINKS and len(parts) > 1 else parts[0]
     # Names of sections are content as well, and those of debug sections come with them.

@@ -1,5 +1,5 @@
-"""A model of how long a launch takes on a GPU that need not be there: it orders candidates, says
-what bounds them, and never replaces a measurement.
+"""A performance model of launches on GPUs that need not be there. It ranks candidates and names
+their bottleneck; it does not replace measuring.
 """
 
 from tritune.targets.ranking.explain import explain

@@ -1,4 +1,4 @@
-"""An estimate in words."""
+"""Explain an estimate in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOUNDS = {
 
 
 def explain(estimate: Estimate) -> str:
-    """A few lines: how long, what decides it, what fits on a core, where the clocks go."""
+    """Describe an estimate: the time, the bottleneck, the occupancy, the clocks of each unit."""
     facts, num_warps, limits = estimate.facts, estimate.num_warps, estimate.limits
     if math.isinf(estimate.seconds):
         return "cannot be launched: " + "; ".join(reasons_against(facts, num_warps, limits))
