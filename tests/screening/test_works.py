@@ -40,12 +40,12 @@ def test_the_default_config_of_every_op_has_work_to_do(name: str, limits: Any):
     config = workload.kernel.default(problem, target.family, target.arch)
     found = work_of(workload.kernel.name, problem.fields(), config.as_kwargs(), limits)
     assert found.programs > 0
-    assert found.total_trips > 0
+    assert found.total_iterations > 0
     work = workload.work(problem)
     assert found.memory_bytes >= 0.5 * (work.read_bytes + work.written_bytes)
-    if found.trip.matrix_flops:
+    if found.iteration.matrix_flops:
         flops = workload.work(problem).flops
-        assert found.total_trips * found.trip.matrix_flops >= 0.99 * flops
+        assert found.total_iterations * found.iteration.matrix_flops >= 0.99 * flops
 
 
 def test_a_kernel_without_a_model_is_an_error_that_lists_the_others():
@@ -56,8 +56,8 @@ def test_a_kernel_without_a_model_is_an_error_that_lists_the_others():
 def test_programs_are_tiles_of_heads_and_trips_are_blocks_of_keys():
     found = work()
     assert found.groups == ((4 * 8 * 2, 8),)
-    assert found.trip.matrix_flops == 4 * 128 * 64 * 128
-    assert found.trip.global_bytes == 64 * 256 * 2
+    assert found.iteration.matrix_flops == 4 * 128 * 64 * 128
+    assert found.iteration.global_bytes == 64 * 256 * 2
 
 
 def test_splits_and_packed_heads_change_the_programs():
@@ -82,7 +82,7 @@ def test_causal_trips_are_the_blocks_that_some_row_sees(
         rows = range(tile * block_m, min(queries, (tile + 1) * block_m))
         positions = [row + keys - queries for row in rows]
         total += len({key // block_n for at in positions for key in range(min(at + 1, keys))})
-    assert found.total_trips == total
+    assert found.total_iterations == total
 
 
 def test_a_window_leaves_the_blocks_that_it_touches():
@@ -105,18 +105,18 @@ def test_a_mask_may_begin_at_the_first_key_instead_of_ending_at_the_last():
 
 def test_more_warps_than_rows_compute_the_same_twice():
     few, many = (work(config={"BLOCK_M": 32, "num_warps": warps}) for warps in (2, 4))
-    assert many.trip.matrix_flops == 2 * few.trip.matrix_flops
-    assert many.trip.global_bytes == few.trip.global_bytes
+    assert many.iteration.matrix_flops == 2 * few.iteration.matrix_flops
+    assert many.iteration.global_bytes == few.iteration.global_bytes
 
 
 def test_hoppers_instructions_read_operands_once_for_64_rows():
-    assert work(limits=H100).trip.shared_bytes < work(limits=A100).trip.shared_bytes / 2
+    assert work(limits=H100).iteration.shared_bytes < work(limits=A100).iteration.shared_bytes / 2
 
 
 def test_bf16_costs_more_where_no_instruction_rounds_it():
     plain, rounded = (work({"dtype": dtype}, limits=MI300) for dtype in ("float16", "bfloat16"))
-    assert rounded.trip.vector_ops > plain.trip.vector_ops
-    assert work({"dtype": "bfloat16"}).trip == work().trip
+    assert rounded.iteration.vector_ops > plain.iteration.vector_ops
+    assert work({"dtype": "bfloat16"}).iteration == work().iteration
 
 
 def test_quantized_weights_are_read_in_their_own_size():
@@ -125,4 +125,4 @@ def test_quantized_weights_are_read_in_their_own_size():
     full = work_of("linear", problem, config, A100)
     quarter = work_of("linear_quantized", {**problem, "bits": 4, "group": 128}, config, A100)
     assert quarter.memory_bytes < full.memory_bytes / 3
-    assert quarter.trip.vector_ops > full.trip.vector_ops
+    assert quarter.iteration.vector_ops > full.iteration.vector_ops

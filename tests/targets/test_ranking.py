@@ -78,10 +78,10 @@ def test_asking_in_advance_hides_latency_where_trips_are_many():
     assert estimate(twice, alone, A100).seconds < estimate(once, alone, A100).seconds
 
 
-def launch(programs: int, trips: float = 64, **trip: float) -> LaunchWork:
+def launch(programs: int, iterations: float = 64, **phase: float) -> LaunchWork:
     return LaunchWork(
-        num_warps=4, dtype="float16", groups=((programs, trips),), trip=Phase(**trip),  # type: ignore[arg-type]
-        once=Phase(), stages=2, memory_bytes=trip.pop("memory", 0.0),
+        num_warps=4, dtype="float16", groups=((programs, iterations),), iteration=Phase(**phase),  # type: ignore[arg-type]
+        once=Phase(), stages=2, memory_bytes=phase.pop("memory", 0.0),
     )  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def launch(programs: int, trips: float = 64, **trip: float) -> LaunchWork:
         (launch(2000, shared_bytes=1e6, vector_ops=1e3), "shared memory"),
         (launch(2000, global_bytes=1e6, vector_ops=1e3, waits=1), "cache"),
         (replace(launch(2000, vector_ops=1e3), memory_bytes=1e10), "memory"),
-        (launch(8, trips=4096, matrix_flops=1e4, vector_ops=1e2, barriers=8), "latency"),
-        (launch(8, trips=1, vector_ops=1e2), "launch"),
+        (launch(8, iterations=4096, matrix_flops=1e4, vector_ops=1e2, barriers=8), "latency"),
+        (launch(8, iterations=1, vector_ops=1e2), "launch"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -104,12 +104,12 @@ def test_the_bound_is_what_takes_longest(work: LaunchWork, bound: str):
 
 def test_a_perfect_product_takes_the_time_of_its_operations():
     work = launch(A100.cores * 64, matrix_flops=4e6)
-    ideal = work.total_trips * 4e6 / A100.flops_for("float16")
+    ideal = work.total_iterations * 4e6 / A100.flops_for("float16")
     assert estimate(work, SMALL, A100).seconds == pytest.approx(ideal, rel=0.1)
 
 
 def test_reading_takes_the_time_of_the_memory():
-    work = replace(launch(20000, trips=1, vector_ops=1e3), memory_bytes=2e9)
+    work = replace(launch(20000, iterations=1, vector_ops=1e3), memory_bytes=2e9)
     ideal = 2e9 / A100.memory_bytes_per_second
     assert estimate(work, SMALL, A100).seconds == pytest.approx(ideal, rel=0.1)
 
@@ -133,6 +133,6 @@ def test_an_explanation_has_a_line_for_each_question():
         "the code has 34560 bytes"
     )
     assert "room for 1 blocks of 8 warps (12% of its warps, limited by registers)" in lines[2]
-    assert lines[3].startswith("clocks of a block's trip: matrix 2047, vector ")
+    assert lines[3].startswith("clocks of a block's iteration: matrix 2047, vector ")
     assert lines[4].startswith("time: launch 3.0 us, code ")
-    assert set(found.terms) >= {"trip clocks, matrix", "seconds, cores"}
+    assert found.iteration_clocks["matrix"] > 0 and found.parts["cores"] > 0

@@ -54,7 +54,7 @@ def attention_work(
         num_warps=config["num_warps"],
         dtype=problem["dtype"],
         groups=groups,
-        trip=visit(problem, config, limits, problem["dtype"]),
+        iteration=visit(problem, config, limits, problem["dtype"]),
         once=around(problem, config),
         stages=config.get("num_stages", 1),
         memory_bytes=float(elements * width),

@@ -39,7 +39,7 @@ def linear_work(
         num_warps=config["num_warps"],
         dtype=problem["dtype"],
         groups=((tiles * split, -(-k // config["BLOCK_K"]) / split),),
-        trip=trip,
+        iteration=trip,
         once=Phase(vector_ops=RESULT_OPS * result, global_bytes=float(result * width), waits=1),
         stages=config.get("num_stages", 1),
         memory_bytes=rows * (k + n) * width + n * k * weight_width,

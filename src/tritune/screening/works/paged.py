@@ -28,7 +28,7 @@ def paged_attention_work(
         num_warps=config["num_warps"],
         dtype=problem["dtype"],
         groups=((programs, -(-seen // config["BLOCK_N"]) / splits),),
-        trip=visit(problem, config, limits, problem["kv_dtype"]),
+        iteration=visit(problem, config, limits, problem["kv_dtype"]),
         once=around(problem, config),
         stages=config.get("num_stages", 1),
         memory_bytes=float(sequences * (read + written)),

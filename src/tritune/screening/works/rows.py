@@ -71,7 +71,7 @@ def _streaming(
         num_warps=warps,
         dtype="float32",
         groups=((programs, float(trips)),),
-        trip=Phase(
+        iteration=Phase(
             vector_ops=ops + loop_ops(read + written, warps, limits),
             exponentials=exponentials,
             global_bytes=read + written,

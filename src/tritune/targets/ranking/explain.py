@@ -30,7 +30,7 @@ def explain(estimate: Estimate) -> str:
             f"bound by {_BOUNDS[estimate.bound]}",
             _binary(facts),
             _blocks(estimate, num_warps),
-            _trip(estimate),
+            _iteration(estimate),
             "time: " + ", ".join(f"{n} {_time(s)}" for n, s in estimate.parts.items() if s),
         )
     )
@@ -47,7 +47,7 @@ def _binary(facts: BinaryFacts) -> str:
 
 def _blocks(estimate: Estimate, num_warps: int) -> str:
     fit = estimate.occupancy
-    rounds = estimate.blocks_per_core / max(estimate.blocks_at_once, 1)
+    rounds = estimate.blocks_per_core / max(estimate.concurrent_blocks, 1)
     return (
         f"a core has room for {fit.blocks_per_core} blocks of {num_warps} warps "
         f"({fit.fraction:.0%} of its warps, limited by {fit.limited_by}) and runs "
@@ -55,11 +55,11 @@ def _blocks(estimate: Estimate, num_warps: int) -> str:
     )
 
 
-def _trip(estimate: Estimate) -> str:
-    clocks = {name: round(value) for name, value in estimate.trip_clocks.items()}
-    chain = clocks.pop("chain")
+def _iteration(estimate: Estimate) -> str:
+    clocks = {name: round(value) for name, value in estimate.iteration_clocks.items()}
+    chain = clocks.pop("critical path")
     units = ", ".join(f"{name} {value}" for name, value in clocks.items() if value)
-    return f"clocks of a block's trip: {units}; of a warp alone: {chain}"
+    return f"clocks of a block's iteration: {units}; of a warp alone: {chain}"
 
 
 def _time(seconds: float) -> str:

@@ -1,6 +1,4 @@
-"""What one launch of a kernel does, in terms that hold for every op: how many programs, what each
-does once and in every trip through its loop.
-"""
+"""The work of a launch: the number of programs, and what each does once and in every iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """What one program does in a part of its code, all its warps together."""
+    """The work of a program in a part of its code, of all its warps."""
 
     #: Operations of matrix instructions, with rows that are padded or computed twice.
     matrix_flops: float = 0.0
@@ -20,29 +18,29 @@ class Phase:
     shared_bytes: float = 0.0
     #: Between caches or memory and the core.
     global_bytes: float = 0.0
-    #: How often in a row it waits for memory if nothing was asked for in advance.
+    #: Loads in a row that depend on each other, without prefetching.
     waits: int = 0
-    #: How often the warps wait for each other.
+    #: Barriers between the warps.
     barriers: int = 0
-    #: Matrix instructions of a warp that wait for the one before.
+    #: Matrix instructions of a warp that depend on the one before.
     matrix_steps: float = 0.0
 
 
 @dataclass(frozen=True)
 class LaunchWork:
-    """One launch."""
+    """The work of one launch."""
 
     num_warps: int
-    #: The type that matrix products are computed in.
+    #: The dtype of matrix products.
     dtype: str
     #: Programs and how often each goes through its loop, in the order in which they start.
     groups: tuple[tuple[int, float], ...]
-    trip: Phase
+    iteration: Phase
     #: Before and after the loop.
     once: Phase
-    #: Trips whose memory is asked for in advance, and the current one.
+    #: Iterations whose loads are in flight, with the current one: `num_stages`.
     stages: int
-    #: Bytes that have to come from memory or go there, however often programs touch them.
+    #: Bytes that memory must transfer at least, however often programs access them.
     memory_bytes: float
     #: Bytes of a second launch that merges the results of this one; 0 if there is none.
     merged_bytes: float = 0.0
@@ -52,9 +50,9 @@ class LaunchWork:
         return sum(count for count, _ in self.groups)
 
     @property
-    def total_trips(self) -> float:
-        return sum(count * trips for count, trips in self.groups)
+    def total_iterations(self) -> float:
+        return sum(count * iterations for count, iterations in self.groups)
 
     @property
     def longest(self) -> float:
-        return max(trips for _, trips in self.groups)
+        return max(iterations for _, iterations in self.groups)
