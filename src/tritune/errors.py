@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', if there is an X like it."""
+    """Return ' (did you mean X?)' if a known X is similar."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 def not_allowed(what: str, given: str, allowed: Iterable[str]) -> str:
-    """What is said of a word that is not among those that are allowed."""
+    """Return the message for a word that is not allowed."""
     return f"{what} {given!r}{nearest(given, allowed)}, allowed: {', '.join(allowed)}"
 
 
@@ -50,4 +50,4 @@ class DamagedObjectError(LaunchError):
 
 
 class DeviceTakenError(TrituneError):
-    """Another process measures on the device, and this one was not to wait."""
+    """Another process measures on the device, and the caller did not want to wait."""

@@ -11,10 +11,5 @@ def _thread_count(text: str) -> int:
     return int(text)
 
 
-NUM_THREADS = Variable(
-    "TRITUNE_NUM_THREADS",
-    _thread_count,
-    "Threads that run a kernel's programs; unset: as many as torch.get_num_threads() says.",
-)
-
-VARIABLES: tuple[Variable[int], ...] = (NUM_THREADS,)
+#: Threads that run a kernel's programs; unset: as many as torch.get_num_threads() says.
+NUM_THREADS = Variable("TRITUNE_NUM_THREADS", _thread_count)

@@ -1,4 +1,4 @@
-"""Configs that misbehave on purpose: what a tuner has to survive, for any Triton kernel."""
+"""Configs that misbehave on purpose, for tests of tuners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = Mapping[str, Any] | None
 
 
 def segfault(arguments: Arguments = None) -> None:
-    """Read where nothing is."""
+    """Read from address 0."""
     ctypes.string_at(0)
 
 
@@ -39,18 +39,18 @@ def allocate_without_end(arguments: Arguments = None) -> None:
 
 
 def fail(arguments: Arguments = None) -> None:
-    """Raise what no tuner knows."""
+    """Raise an error that no tuner knows."""
     raise ValueError("not with this config")
 
 
 def spoil(arguments: Arguments = None) -> None:
-    """Change every tensor of floating-point numbers, so that the result is another."""
+    """Change every floating-point tensor, so that the result is wrong."""
     for value in (arguments or {}).values():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             value.add_(1.0)
 
 
-#: What a config can be made to do before its kernel is launched.
+#: Faults by name; each runs before the launch.
 FAULTS: Mapping[str, Callable[..., None]] = {
     "segfaults": segfault,
     "aborts": abort,

@@ -1,5 +1,6 @@
-"""Triton's interpreter as a second opinion, in a process of its own: Triton chooses when it is
-imported whether it compiles.
+"""Run kernels in Triton's interpreter, in a process of its own, and compare.
+
+Triton chooses when it is imported whether it interprets, so one process cannot do both.
 
 The interpreter is not right about everything. Its bf16 arithmetic and `dot`, its rounding of
 narrowing casts and, in Triton 3.7, its NaN rules in min, max and argmax are wrong: compute with

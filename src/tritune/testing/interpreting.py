@@ -1,4 +1,4 @@
-"""The other side of `interpreter`: runs kernels in the interpreter until its pipe is closed."""
+"""The worker process of `interpreter`: runs kernels in it until its pipe is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch whose results are new tensors, so that launches can be compared."""
+"""Launch a kernel on copies, so that launches can be compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> list[torch.Tensor]:
-    """Run a kernel on copies of the tensors among its arguments: the copies, in their order."""
+    """Run a kernel on copies of its tensors; return the copies, in the order of the arguments."""
     copies = [_copied(arg) for arg in args]
     kernel[grid](*copies, **constants)
     return _tensors(copies)

@@ -1,4 +1,4 @@
-"""Catching kernels that read what is not theirs, or write it."""
+"""Catch kernels that read or write outside of their tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def surrounded(tensor: torch.Tensor, filler: float, gap: int = 16) -> torch.Tens
 
 
 def around(inside: torch.Tensor, gap: int = 16) -> torch.Tensor:
-    """Return all memory of what `surrounded` made, but its own elements."""
+    """Return the memory around a tensor that `surrounded` made; its elements are 0."""
     whole = torch.as_strided(
         inside, [size + 2 * gap for size in inside.shape], inside.stride(), storage_offset=0
     ).clone()
