@@ -1,1 +1,1 @@
-"""The `tritune` command: one file per subcommand. What a command does lives in the other rooms."""
+"""The `tritune` command: one file per subcommand. The work is done by the other rooms."""

@@ -1,4 +1,4 @@
-"""What `tritune compile` shows: progress with the time left, and the table at the end."""
+"""The output of `tritune compile`: progress with the time left, and the table at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A Python program found and run as `python` finds and runs it."""
+"""Run a Python program as `python` runs it.
+
+The standard library's runpy puts the old `__main__` back before the program's threads and exit
+handlers are done, and cannot tell a missing module from one that lacks another.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,16 @@ class NoProgramError(TrituneError):
 
 @dataclass(frozen=True)
 class Program:
-    """What stands on the command line behind the options: a script or a module, and its arguments.
+    """A script or a module, and its arguments.
 
-    It runs outside of the command line's own handling of errors: those of a program are Python's
-    affair, from the traceback to the exit status.
+    It runs outside of the command line's error handling: errors of a program are shown as Python
+    shows them, from the traceback to the exit status.
     """
 
     name: str
     arguments: tuple[str, ...]
     is_module: bool
-    #: What is done before its first line runs. It takes seconds, so mistakes are looked for first.
+    #: Called before its first line. It takes seconds, so mistakes are looked for first.
     prepare: Callable[[], None]
 
     def run(self) -> None:
@@ -58,7 +62,7 @@ class Program:
 
 
 def _hide_own_frames(error: BaseException) -> None:
-    """Have the error shown, by whatever shows it, without the frames around the program."""
+    """Hide the frames around the program from whatever shows the error."""
     trace, show = error.__traceback__, getattr(sys, "excepthook", sys.__excepthook__)
     while trace is not None and _is_around(trace):
         trace = trace.tb_next
@@ -75,7 +79,7 @@ def _is_around(trace: TracebackType) -> bool:
 
 
 def _script(name: str) -> tuple[CodeType, ModuleType, str]:
-    """What `python NAME` would run: a file, standard input, or what has a `__main__` in it."""
+    """Return what `python NAME` would run: a file, standard input, a folder or an archive."""
     if name == "-":
         _replace_first_path("")
         code = compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True)
@@ -98,7 +102,7 @@ def _script(name: str) -> tuple[CodeType, ModuleType, str]:
 
 
 def _module(name: str) -> tuple[CodeType, ModuleType, str]:
-    """What `python -m NAME` would run; of a package, its `__main__`."""
+    """Return what `python -m NAME` would run; of a package, its `__main__`."""
     known: importlib.machinery.ModuleSpec | None = None
     if name == "__main__":
         spec = importlib.machinery.PathFinder.find_spec("__main__", sys.path[:1])
@@ -138,7 +142,7 @@ def _main(**variables: Any) -> ModuleType:
 
 
 def _replace_first_path(folder: str) -> None:
-    """Python puts the program's folder first, here that of the `tritune` command."""
+    """Replace the folder of the `tritune` command in sys.path by the program's."""
     safe = getattr(sys.flags, "safe_path", False)
     if not safe:
         sys.path[0] = folder

@@ -1,4 +1,4 @@
-"""The line at the end of `tritune run`: what was tuned, what failed, what was left alone."""
+"""Print the line at the end of `tritune run`: what was tuned, what failed, what was left alone."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _WORDS = {
 
 
 def report_at_exit(autotune: bool, integrations: bool) -> None:
-    """Begin the log of this process and those that it starts, and have the line printed when it
-    ends, after all that the program prints.
+    """Begin the log of this process and its children, and print the line when this process ends.
+
+    The line comes after all that the program prints.
     """
     file, path = tempfile.mkstemp(prefix="tritune-run-", suffix=".log")
     os.close(file)
@@ -54,7 +55,7 @@ def report_at_exit(autotune: bool, integrations: bool) -> None:
 
 
 def report(events: Sequence[Event], autotune: bool = True, integrations: bool = True) -> str:
-    """What the events come to, in one line."""
+    """Summarise the events in one line."""
     parts = _about_kernels(events) if autotune else []
     if integrations:
         parts += [_about_calls(ATTENTION, events) or f"{ATTENTION} was not called"]

@@ -1,5 +1,5 @@
 # No `from __future__ import annotations`: Triton reads a kernel's annotations when it compiles it.
-"""One small kernel on the active device. A process of its own, so that a crash is only a result."""
+"""Run a small kernel on the active device. `tritune doctor` starts this as a process of its own."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""What `tritune tune` shows: a live display while it works, and the table at the end."""
+"""The output of `tritune tune`: progress while it works, and the table at the end."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _Group(typer.core.TyperGroup):
-    """Tells an interrupt from the exit status that typer makes of it."""
+    """A group that keeps an interrupt apart from the exit status that typer makes of it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,6 +1,6 @@
-"""The way into the command line, which turns errors into a line each.
+"""The entry point of the command line; it prints each error as one line.
 
-The command line itself is imported in `main`, where an interrupt is no traceback either.
+The commands are imported in `main`, so that an interrupt during the import is no traceback either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> object:
-    """What a command returns; where it fails, an exit status, with a line that says why."""
+    """Run a command and return its result; print why it fails, and return an exit status."""
     from tritune.cli.app import UsageError, app
 
     try:

@@ -1,4 +1,4 @@
-"""`tritune new`: a folder for a new kernel, with all that a kernel needs, which works at once."""
+"""`tritune new`: write a folder for a new kernel, with all that a kernel needs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(
 
 
 def _module_of(name: str) -> str | None:
-    """Where the module of this name is that Python would import here; None if there is none."""
+    """Return where the module is that Python would import by this name; None if there is none."""
     if name in sys.stdlib_module_names:
         return "of Python's own"
     if name in sys.modules:
@@ -65,7 +65,7 @@ def _module_of(name: str) -> str | None:
 
 
 def _write(folder: Path, name: str) -> list[Path]:
-    """Copy the files, under their names; what was written."""
+    """Copy the files, with the kernel's name; return what was written."""
     folder.mkdir(parents=True)
     written = []
     for source in sorted(_TEMPLATES.glob("*.py")):

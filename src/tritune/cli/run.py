@@ -1,16 +1,17 @@
-"""`tritune run`: any program, unchanged, with kernels that remember what was tuned."""
+"""`tritune run`: run a program unchanged, so that its Triton kernels are tuned and remembered."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
 from tritune import env
+from tritune.cli._options import StoreOption
 from tritune.cli._program import Program
 from tritune.cli._run_report import report_at_exit
+from tritune.cli._terminal import warn
 
 #: Everything behind the program's name is the program's.
 CONTEXT = {"allow_interspersed_args": False}
@@ -43,9 +44,7 @@ def command(
     integrations: Annotated[
         bool, typer.Option(help="Route torch's attention and known libraries through tritune.")
     ] = True,
-    store: Annotated[
-        str | None, typer.Option(help="A file, or a database's URL; TRITUNE_STORE by default.")
-    ] = None,
+    store: StoreOption = None,
 ) -> Program:
     """Run a Python program so that its Triton kernels are tuned once, and for all.
 
@@ -86,5 +85,4 @@ def _enable_integrations() -> None:
         tritune.integrations.enable_in_children()
     except Exception as error:
         # The program runs without, as it would have.
-        message = " ".join(f"{type(error).__name__}: {error}".split())
-        print(f"tritune: the integrations are left out: {message}", file=sys.stderr)
+        warn(f"the integrations are left out: {type(error).__name__}: {error}")

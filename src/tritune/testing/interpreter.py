@@ -34,9 +34,7 @@ class InterpreterError(TrituneError):
 def assert_matches_interpreter(
     kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any
 ) -> list[torch.Tensor]:
-    """Fail unless the compiled kernel gives what the interpreter gives, up to the order of sums;
-    the compiled kernel's results otherwise.
-    """
+    """Fail unless kernel and interpreter agree up to the order of sums; return the results."""
     found = launch(kernel, grid, *args, **constants)
     interpreted = interpret(kernel, grid, *args, **constants)
     for out, expected in zip(found, interpreted, strict=True):

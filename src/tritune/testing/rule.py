@@ -20,9 +20,7 @@ def assert_within_rule(
 
 
 def assert_agrees(out: torch.Tensor, sample: torch.Tensor) -> None:
-    """Fail unless two results agree up to the order of their sums: that of one config and that of
-    another, say.
-    """
+    """Fail unless two results, of two configs for example, agree up to the order of their sums."""
     reason = agrees(out, sample)
     assert reason is None, reason
 
