@@ -21,7 +21,7 @@ PIP_FLAGS := install --quiet --disable-pip-version-check
 PYTEST_FLAGS := -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-triton39 setup-vllm test test-triton39 test-vllm tune lint format types clean
+.PHONY: help setup setup-triton39 setup-vllm test test-triton39 test-vllm golden tune lint format types clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -37,10 +37,14 @@ test: $(STAMP) ## run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 test-triton39: $(STAMP39) ## run the tests of what compiles on Triton 3.9.0
-	$(VENV39)/bin/python -m pytest $(PYTEST_FLAGS) tests/cpu tests/screening tests/pack
+	$(VENV39)/bin/python -m pytest $(PYTEST_FLAGS) tests/cpu tests/golden tests/screening tests/pack
 
 test-vllm: $(STAMPVLLM) ## run the tests in which vLLM generates, offline and served
 	$(VENVVLLM)/bin/python -m pytest $(PYTEST_ARGS) tests/integrations/test_vllm_wheel.py
+
+golden: $(STAMP) ## show which generated code changed; UPDATE=1, AGAINST=REVISION, ENTRY=NAME
+	@$(VENV)/bin/python -m tests.golden $(if $(UPDATE),--update) $(if $(AGAINST),--against $(AGAINST)) \
+		$(if $(ENTRY),--entry '$(ENTRY)')
 
 tune: $(STAMP) ## tune the ops of Llama 3 8B on this device, in at most three minutes
 	$(VENV)/bin/tritune tune --effort quick --budget 150

@@ -37,14 +37,24 @@ def identity(kernel: Kernel, target: Target) -> str:
 
 @functools.cache
 def compiler_identity(target: Target) -> str:
-    """Return what Triton's backend for a target says of itself; no device is needed."""
+    """Return what results depend on of a target's compiler; no device is needed."""
+    backend = _backend(target)
+    # The CPU backend tells what results depend on from what its cached objects depend on.
+    return str(getattr(backend, "codegen_identity", backend.hash)())
+
+
+@functools.cache
+def cache_identity(target: Target) -> str:
+    """Return what Triton's cache entries depend on of a target's compiler."""
+    return str(_backend(target).hash())
+
+
+def _backend(target: Target) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import make_backend
 
     # The third is how many lanes run in step, which follows from the architecture.
-    backend: Any = make_backend(GPUTarget(target.family, target.arch, 32))
-    # The CPU backend tells what results depend on from what its cached objects depend on.
-    return str(getattr(backend, "codegen_identity", backend.hash)())
+    return make_backend(GPUTarget(target.family, target.arch, 32))
 
 
 def code_names(kernel: Kernel, triton_version: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritune.kernels.identity import compiler_identity
+from tritune.kernels.identity import cache_identity
 from tritune.kernels.kernel import Kernel
 from tritune.pack.entries import Entry, PackError
 from tritune.space import Config
@@ -75,7 +75,7 @@ def compiler_here(target: Target) -> Compiler:
     from triton.runtime.cache import triton_key
 
     front_end = hashlib.sha256(triton_key().encode()).hexdigest()
-    return Compiler(triton.__version__, front_end, compiler_identity(target))
+    return Compiler(triton.__version__, front_end, cache_identity(target))
 
 
 def to_json(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, Any]:
