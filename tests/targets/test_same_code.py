@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tritune.targets.binary.same_code import code_digest
 
 PTX = """
-.version 8.0
-.target sm_80
+.version 8.6
+.target {arch}
 .address_size 64
 .visible .entry kernel(.param .u64 out) {{
     .reg .u64 %p;
@@ -24,18 +26,21 @@ PTX = """
 """
 
 
-def cubin(folder: Path, **values: int) -> bytes:
+def cubin(folder: Path, arch: str = "sm_80", **values: int) -> bytes:
     from triton import knobs
 
     source, out = folder / "kernel.ptx", folder / "kernel.cubin"
-    source.write_text(PTX.format(**{"line": 1, "value": 7, "written": 1, **values}))
+    source.write_text(PTX.format(**{"arch": arch, "line": 1, "value": 7, "written": 1, **values}))
     tool = knobs.nvidia.ptxas.path
-    subprocess.run([tool, "-lineinfo", "--gpu-name=sm_80", str(source), "-o", str(out)], check=True)
+    subprocess.run(
+        [tool, "-lineinfo", f"--gpu-name={arch}", str(source), "-o", str(out)], check=True
+    )
     return out.read_bytes()
 
 
-def test_when_the_source_was_written_does_not_matter(tmp_path: Path) -> None:
-    one, other = cubin(tmp_path, written=1), cubin(tmp_path, written=2)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_when_the_source_was_written_does_not_matter(tmp_path: Path, arch: str) -> None:
+    one, other = cubin(tmp_path, arch, written=1), cubin(tmp_path, arch, written=2)
     assert one != other
     assert code_digest(one) == code_digest(other)
 

@@ -31,7 +31,8 @@ def code_digest(binary: bytes) -> str:
 
 def _is_for_debuggers(name: str) -> bool:
     """Return whether a section is for debuggers, as .debug_line and .rela.debug_frame are."""
-    parts = name.strip(".").split(".")
+    # From sm_100 on, ptxas keeps a second form of the code, with its own sections for debuggers.
+    parts = name.strip(".").removeprefix("nv.merc.").split(".")
     named = parts[1] if parts[0] in _LINKS and len(parts) > 1 else parts[0]
     # Names of sections are content as well, and those of debug sections come with them.
     return named.startswith(_DEBUG) or named == "shstrtab"
