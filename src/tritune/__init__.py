@@ -40,34 +40,7 @@ _PUBLIC: dict[str, tuple[str, str]] = {
     "disable": ("tritune.integrations", "disable"),
 }
 
-__all__ = [
-    "Config",
-    "Parameter",
-    "QuantizedWeight",
-    "Space",
-    "Store",
-    "TrituneError",
-    "__version__",
-    "add_rms_norm",
-    "attention",
-    "attention_varlen",
-    "autotune",
-    "cpu",
-    "disable",
-    "enable",
-    "errors",
-    "gelu_mul",
-    "linear",
-    "mode",
-    "paged_attention",
-    "quantize_weight",
-    "rms_norm",
-    "rope",
-    "sdpa",
-    "silu_mul",
-    "tune",
-    "warm",
-]
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ import torch
 
 from tritune.space import Config
 from tritune.targets.probes import Probe
-from tritune.targets.roofline import Limits
+from tritune.targets.roofline import PeakRates
 from tritune.workloads import bench
 from tritune.workloads.bench import Row, measure, summary
 from tritune.workloads.catalog import WORKLOADS
@@ -69,16 +69,16 @@ def test_torch_compiles_for_every_problem() -> None:
 def test_what_is_faster_than_the_limit_has_no_fraction_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy = Limits(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
-    monkeypatch.setattr(bench, "measure_limits", lambda device: busy)
+    busy = PeakRates(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
+    monkeypatch.setattr(bench, "measure_peaks", lambda device: busy)
     monkeypatch.setattr(bench, "fastest_probe", lambda kind, device: Probe(lambda: None, 0.0))
     row = measure(RmsNorm(), NORM, CPU, 0.01)
     assert (row.limit, row.limit_fraction) == ("compute", None)
 
 
 def test_the_best_run_of_the_probe_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Limits(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
-    monkeypatch.setattr(bench, "measure_limits", lambda device: found)
+    found = PeakRates(dict.fromkeys(("float32", "bfloat16", "float16"), 1.0), 1e15, 1e15, 0)
+    monkeypatch.setattr(bench, "measure_peaks", lambda device: found)
     monkeypatch.setattr(bench, "fastest_probe", lambda kind, device: Probe(lambda: None, 1e15))
     row = measure(RmsNorm(), NORM, CPU, 0.01)
     assert row.limit_rate > 1e15

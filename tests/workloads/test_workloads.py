@@ -11,7 +11,7 @@ import tritune
 from tests.workloads.small import SMALL, every_op, every_problem
 from tritune.kernels.kernel import Problem
 from tritune.ops.call import trace
-from tritune.targets.roofline import Limits
+from tritune.targets.roofline import PeakRates
 from tritune.testing import assert_within_rule
 from tritune.workloads import WORKLOADS, workload_named, workload_of
 from tritune.workloads import attention as attention_module
@@ -184,7 +184,7 @@ def test_work_counts_what_has_to_be_done():
     assert work.read_bytes == 4096 * 4096 / 2 + 2 * (4096 * 32 + 4096)
 
 
-LIMITS = Limits({"float32": 1e12, "float16": 4e12}, 1e11, 2e11, cache_bytes=1000)
+PEAKS = PeakRates({"float32": 1e12, "float16": 4e12}, 1e11, 2e11, cache_bytes=1000)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +200,13 @@ LIMITS = Limits({"float32": 1e12, "float16": 4e12}, 1e11, 2e11, cache_bytes=1000
     ],
 )
 def test_the_slowest_of_arithmetic_and_memory_bounds_the_work(work, dtype, seconds):
-    assert work.bound(dtype, LIMITS).seconds == pytest.approx(seconds)
+    assert work.bound(dtype, PEAKS).seconds == pytest.approx(seconds)
 
 
 def test_inputs_are_read_once_for_several_calls():
     work = Work(1e9, 1e11, 0)
-    assert work.bound("float32", LIMITS, calls=10).seconds == pytest.approx(0.1)
-    assert work.bound("float32", LIMITS, calls=10**6).kind == "float32"
+    assert work.bound("float32", PEAKS, calls=10).seconds == pytest.approx(0.1)
+    assert work.bound("float32", PEAKS, calls=10**6).kind == "float32"
 
 
 @pytest.mark.parametrize("name", ["attention_varlen", "paged_attention"])

@@ -24,7 +24,7 @@ from tritune.errors import not_allowed
 
 if TYPE_CHECKING:
     from tritune.kernels.kernel import Problem
-    from tritune.targets.roofline import Limits
+    from tritune.targets.roofline import PeakRates
     from tritune.workloads.bench import Row
     from tritune.workloads.libraries.library import Library
 
@@ -79,8 +79,8 @@ def command(
     where = torch_device(device)
     work = _chosen(ops or [], suite, problem or [])
     libraries = _libraries(against, where)
-    limits, rows = _measure(work, where, seconds, libraries)
-    document = as_document(where, limits, rows, libraries)
+    peaks, rows = _measure(work, where, seconds, libraries)
+    document = as_document(where, peaks, rows, libraries)
     if str(json_file) == "-":
         _terminal.print_json(document)
         return
@@ -91,27 +91,27 @@ def command(
 
 def _measure(
     work: Sequence[tuple[str, Problem]], device: Any, seconds: float, libraries: Sequence[Library]
-) -> tuple[Limits, list[Row]]:
-    """Measure the device's limits and every problem; print a line for each."""
-    from tritune.targets.roofline import measure_limits
+) -> tuple[PeakRates, list[Row]]:
+    """Measure the device's peaks and every problem; print a line for each."""
+    from tritune.targets.roofline import measure_peaks
     from tritune.tuning.workers.device_lock import device_lock
     from tritune.workloads.bench import measure
     from tritune.workloads.catalog import WORKLOADS
 
     rows = []
     with device_lock(device, waiting=_print_waiting):
-        limits = measure_limits(device)
+        peaks = measure_peaks(device)
         for number, (op, problem) in enumerate(work, 1):
             row = measure(WORKLOADS[op], problem, device, seconds, libraries)
             rows.append(row)
             beside = "" if row.ratio is None else f", {row.ratio:.2f}x {row.vendor}"
             line = f"{op} {_terminal.describe(problem)}: {_ms(row.ours_ms)}{beside}"
             print(f"[{number}/{len(work)}] {line}", file=sys.stderr, flush=True)
-    return limits, rows
+    return peaks, rows
 
 
 def as_document(
-    device: Any, limits: Limits, rows: Sequence[Row], libraries: Sequence[Library]
+    device: Any, peaks: PeakRates, rows: Sequence[Row], libraries: Sequence[Library]
 ) -> dict[str, Any]:
     """Return the JSON form."""
     from tritune.tuning.measure.environment import versions
@@ -122,9 +122,9 @@ def as_document(
         "versions": versions(),
         "libraries": [library.name for library in libraries],
         "limits": {
-            "flops_per_second": dict(limits.flops_per_second),
-            "read_bytes_per_second": limits.read_bytes_per_second,
-            "moved_bytes_per_second": limits.moved_bytes_per_second,
+            "flops_per_second": dict(peaks.flops_per_second),
+            "read_bytes_per_second": peaks.read_bytes_per_second,
+            "moved_bytes_per_second": peaks.moved_bytes_per_second,
         },
         "rows": [row.to_json() for row in rows],
         "summary": summary(rows),

@@ -74,18 +74,18 @@ def probes(kind: str, device: torch.device) -> list[Probe]:
 
 def _in_registers(dtype: str) -> list[Probe]:
     from tritune.cpu import features
-    from tritune.targets import peaks
+    from tritune.targets import peak_loops
 
     cpu = features.host()
-    instruction = peaks.multiply_adds(cpu).get(dtype)
+    instruction = peak_loops.multiply_adds(cpu).get(dtype)
     if instruction is None:
         return []
-    entry = peaks.entry_of(peaks.multiplying(cpu, instruction), cpu)
+    entry = peak_loops.entry_of(peak_loops.multiplying(cpu, instruction), cpu)
     sums = dtype if instruction.total == instruction.factor else WIDE
-    operands = torch.cat((_lines(2, dtype), _lines(peaks.OPERANDS - 2, sums)))
+    operands = torch.cat((_lines(2, dtype), _lines(peak_loops.OPERANDS - 2, sums)))
     result = torch.zeros_like(operands[0])
     arguments = struct.pack("<QQq", operands.data_ptr(), result.data_ptr(), _ITERATIONS)
-    units = _programs() * _ITERATIONS * peaks.sums(cpu) * instruction.flops
+    units = _programs() * _ITERATIONS * peak_loops.sums(cpu) * instruction.flops
     return [Probe(_launching(entry, [arguments], (operands, result)), units)]
 
 
@@ -93,10 +93,12 @@ def _lines(count: int, dtype: str) -> torch.Tensor:
     """Return cache lines of small numbers. Sums of their products stay finite, and none is
     denormal.
     """
-    from tritune.targets import peaks
+    from tritune.targets import peak_loops
 
     kind: torch.dtype = getattr(torch, dtype)
-    return torch.full((count, peaks.LINE // kind.itemsize), 2.0**-7, dtype=kind).view(torch.uint8)
+    return torch.full((count, peak_loops.LINE // kind.itemsize), 2.0**-7, dtype=kind).view(
+        torch.uint8
+    )
 
 
 def _launching(entry: Any, arguments: list[bytes], kept: Any) -> Callable[[], None]:
@@ -155,24 +157,24 @@ def _memory(kind: str, device: torch.device) -> list[Probe]:
 
 def _cpu_memory(kind: str, part: int) -> list[Probe]:
     from tritune.cpu import features
-    from tritune.targets import peaks
+    from tritune.targets import peak_loops
 
     cpu, programs = features.host(), _programs()
     # Whole lines for each stream of each program.
     streams = max(streams for streams, _ in _READS)
-    part -= part % (programs * streams * peaks.LINE)
+    part -= part % (programs * streams * peak_loops.LINE)
     buffer = _in_huge_pages(_PARTS * part).fill_(1)
     places = [buffer.data_ptr() + i * part for i in range(_PARTS)]
     piece, half = part // programs, _PARTS // 2
-    lines = piece // peaks.LINE
+    lines = piece // peak_loops.LINE
     if kind == COPY:
-        entry = peaks.entry_of(peaks.copying(cpu), cpu)
+        entry = peak_loops.entry_of(peak_loops.copying(cpu), cpu)
         ways = zip(places[:half], places[half:], strict=True)
         arguments = [struct.pack("<QQqq", *way, piece, lines) for way in ways]
         return [Probe(_launching(entry, arguments, buffer), 2 * part)]
-    found, line = [], torch.zeros(peaks.LINE, dtype=torch.uint8)
+    found, line = [], torch.zeros(peak_loops.LINE, dtype=torch.uint8)
     for streams, ahead in _READS:
-        entry = peaks.entry_of(peaks.reading(cpu, streams, ahead), cpu)
+        entry = peak_loops.entry_of(peak_loops.reading(cpu, streams, ahead), cpu)
         fixed = line.data_ptr(), piece, lines // streams
         arguments = [struct.pack("<QQqq", place, *fixed) for place in places]
         found.append(Probe(_launching(entry, arguments, (buffer, line)), part))

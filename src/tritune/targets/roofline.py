@@ -20,7 +20,7 @@ _SECONDS, _LEAST_ROUNDS = 1.0, 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class PeakRates:
     """The peak rates of a device, as measured."""
 
     #: Operations of matrix products, by dtype.
@@ -52,7 +52,7 @@ class Bound:
         return self.amount / self.rate
 
 
-def measure_limits(device: torch.device) -> Limits:
+def measure_peaks(device: torch.device) -> PeakRates:
     """Measure a device in about a second, once per process."""
     return _measured(device, detect(device).cores)[0]
 
@@ -64,7 +64,7 @@ def fastest_probe(kind: str, device: torch.device) -> Probe:
 
 
 @functools.cache
-def _measured(device: torch.device, cores: int) -> tuple[Limits, Mapping[str, tuple[str, int]]]:
+def _measured(device: torch.device, cores: int) -> tuple[PeakRates, Mapping[str, tuple[str, int]]]:
     """Return the peaks, and the kind and index of the probe that found each."""
     rates = _best_rates(
         {kind: probes(kind, device) for kind in (WIDE, *NARROW, READ, COPY)}, device
@@ -77,7 +77,7 @@ def _measured(device: torch.device, cores: int) -> tuple[Limits, Mapping[str, tu
             best[kind], chosen[kind] = best[WIDE], chosen[WIDE]
     flops = {kind: best[kind] for kind in (WIDE, *NARROW)}
     moved = max(best[READ], best[COPY])
-    return Limits(flops, best[READ], moved, cache_bytes(device)), chosen
+    return PeakRates(flops, best[READ], moved, cache_bytes(device)), chosen
 
 
 def _best_rates(

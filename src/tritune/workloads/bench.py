@@ -24,7 +24,7 @@ from tritune.policy import answer_for, forced
 from tritune.space import Config
 from tritune.targets.device import detect
 from tritune.targets.probes import COPY, READ, Probe
-from tritune.targets.roofline import fastest_probe, measure_limits
+from tritune.targets.roofline import fastest_probe, measure_peaks
 from tritune.tuning.case import Expected
 from tritune.tuning.measure.race import Race
 from tritune.tuning.measure.statistics import pooled
@@ -120,7 +120,7 @@ def measure(
             )
     rivals, failed = _rivals(case, libraries, expected)
     bound = functools.partial(
-        workload.work(problem).bound, problem.fields()["dtype"], measure_limits(device)
+        workload.work(problem).bound, problem.fields()["dtype"], measure_peaks(device)
     )
     probed = bound().kind
     probe = fastest_probe(probed, device)

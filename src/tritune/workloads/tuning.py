@@ -27,7 +27,7 @@ from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import Device, detect
-from tritune.targets.roofline import measure_limits
+from tritune.targets.roofline import measure_peaks
 from tritune.tuning.autotune.recorded_calls import RecordedCall
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS, effort_named, whole_list
@@ -84,7 +84,7 @@ def job_for(
     kernel, target, fields = workload.kernel, silicon.target, problem.fields()
     task = Task(kernel.name, identity(kernel, target), problem_text(fields), silicon.fingerprint)
     arguments = {"workload": workload.name, "problem": fields, "device": str(device)}
-    limit = workload.work(problem).bound(fields["dtype"], measure_limits(device)).seconds
+    limit = workload.work(problem).bound(fields["dtype"], measure_peaks(device)).seconds
     return Job(
         task,
         CaseSpec("tritune.workloads.case:open_case", arguments),

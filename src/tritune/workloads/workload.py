@@ -13,7 +13,7 @@ import triton
 from tritune.dtypes import FLOAT_NAMES
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.targets.probes import COPY, READ
-from tritune.targets.roofline import Bound, Limits
+from tritune.targets.roofline import Bound, PeakRates
 from tritune.workloads.inputs import Maker, reference_dtype
 from tritune.workloads.problems.parse import ProblemError, parsed, types_of, wrong_values
 from tritune.workloads.reference.compared import Part, every_nth
@@ -35,16 +35,16 @@ class Work:
     read_bytes: float
     written_bytes: float
 
-    def bound(self, dtype: str, limits: Limits, calls: int = 1) -> Bound:
+    def bound(self, dtype: str, peaks: PeakRates, calls: int = 1) -> Bound:
         """Return the roofline bound of a call: compute, reading or copying.
 
         Caches are cold before the first of `calls`, and may hold the inputs afterwards.
         """
-        moved = self.read_bytes + max(0.0, self.written_bytes - limits.cache_bytes)
+        moved = self.read_bytes + max(0.0, self.written_bytes - peaks.cache_bytes)
         return max(
-            Bound(dtype, self.flops, limits.flops_for(dtype)),
-            Bound(READ, self.read_bytes / calls, limits.read_bytes_per_second),
-            Bound(COPY, moved / calls, limits.moved_bytes_per_second),
+            Bound(dtype, self.flops, peaks.flops_for(dtype)),
+            Bound(READ, self.read_bytes / calls, peaks.read_bytes_per_second),
+            Bound(COPY, moved / calls, peaks.moved_bytes_per_second),
             key=lambda bound: bound.seconds,
         )
 

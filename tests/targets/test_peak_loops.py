@@ -11,7 +11,7 @@ import torch
 
 from tritune.cpu import codegen, features
 from tritune.cpu.features import Cpu
-from tritune.targets import peaks
+from tritune.targets import peak_loops
 
 AVX2 = Cpu("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2,+fma", 256)
 AVX512 = Cpu(
@@ -50,20 +50,20 @@ def test_a_loop_multiplies_in_registers_alone(
     name: str, dtype: str, instruction: str, flops: int
 ) -> None:
     cpu = CPUS[name]
-    known = peaks.multiply_adds(cpu)[dtype]
+    known = peak_loops.multiply_adds(cpu)[dtype]
     assert known.flops == flops
-    blocks = re.split(r"^\S+:.*$", assembly(peaks.multiplying(cpu, known), cpu), flags=re.M)
+    blocks = re.split(r"^\S+:.*$", assembly(peak_loops.multiplying(cpu, known), cpu), flags=re.M)
     loops = [block for block in blocks if re.search(rf"\t{instruction}\s", block)]
     assert loops
     for block in loops:
         lines = [line for line in block.splitlines() if re.search(rf"\t{instruction}\s", line)]
-        assert len(lines) == peaks.sums(cpu)
+        assert len(lines) == peak_loops.sums(cpu)
         in_memory = "[" if cpu.arch == "aarch64" else "("
         assert not [line for line in lines if in_memory in line]
 
 
 def test_dtypes_without_instructions_of_their_own_have_no_loop() -> None:
-    assert set(peaks.multiply_adds(AVX2)) == {"float32"}
+    assert set(peak_loops.multiply_adds(AVX2)) == {"float32"}
 
 
 @pytest.mark.parametrize("name", CPUS)
@@ -72,20 +72,22 @@ def test_memory_is_read_and_copied_in_vectors_of_the_full_width(name: str) -> No
     register = {128: "%xmm", 256: "%ymm", 512: "%zmm"}[cpu.vector_bits]
     if cpu.arch == "aarch64":
         register = "\tq"
-    for text in (peaks.reading(cpu, streams=2, ahead=1024), peaks.copying(cpu)):
+    for text in (peak_loops.reading(cpu, streams=2, ahead=1024), peak_loops.copying(cpu)):
         assert register in assembly(text, cpu)
 
 
 @pytest.mark.parametrize(("streams", "ahead"), [(1, 0), (2, 2048)])
 def test_every_byte_is_read_once(streams: int, ahead: int) -> None:
     cpu, programs, lines = features.host(), 3, 8
-    words = torch.arange(programs * lines * peaks.LINE // 4, dtype=torch.int32)
-    result = torch.zeros(peaks.LINE // 4, dtype=torch.int32)
-    entry = peaks.entry_of(peaks.reading(cpu, streams, ahead), cpu)
+    words = torch.arange(programs * lines * peak_loops.LINE // 4, dtype=torch.int32)
+    result = torch.zeros(peak_loops.LINE // 4, dtype=torch.int32)
+    entry = peak_loops.entry_of(peak_loops.reading(cpu, streams, ahead), cpu)
     status, read = (c_int32 * 8)(), 0
     for program in range(programs):
-        source = words.data_ptr() + program * lines * peaks.LINE
-        pack = struct.pack("<QQqq", source, result.data_ptr(), lines * peaks.LINE, lines // streams)
+        source = words.data_ptr() + program * lines * peak_loops.LINE
+        pack = struct.pack(
+            "<QQqq", source, result.data_ptr(), lines * peak_loops.LINE, lines // streams
+        )
         entry(pack, 1, 1, 1, 1, status)
         read += int(result[: cpu.vector_bits // 32].sum())
     assert read == int(words.sum())
@@ -93,9 +95,11 @@ def test_every_byte_is_read_once(streams: int, ahead: int) -> None:
 
 def test_every_byte_is_copied() -> None:
     cpu, programs, lines = features.host(), 3, 8
-    source = torch.arange(programs * lines * peaks.LINE // 4, dtype=torch.int32)
+    source = torch.arange(programs * lines * peak_loops.LINE // 4, dtype=torch.int32)
     target = torch.zeros_like(source)
-    entry = peaks.entry_of(peaks.copying(cpu), cpu)
-    pack = struct.pack("<QQqq", source.data_ptr(), target.data_ptr(), lines * peaks.LINE, lines)
+    entry = peak_loops.entry_of(peak_loops.copying(cpu), cpu)
+    pack = struct.pack(
+        "<QQqq", source.data_ptr(), target.data_ptr(), lines * peak_loops.LINE, lines
+    )
     entry(pack, programs, 1, 1, 2, (c_int32 * 8)())
     assert torch.equal(source, target)
