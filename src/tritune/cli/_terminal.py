@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
@@ -16,9 +16,9 @@ from rich.table import Table
 from tritune.cli._interrupted import STATUS
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tritune.kernels.kernel import Problem
+
+D = TypeVar("D", bound="Display")
 
 #: Columns of a file or a pipe: so many that it gets whole lines, which grep looks for.
 _WIDE = 4000
@@ -95,7 +95,7 @@ class Display:
             transient=True, disable=quiet or self.lines,
         )  # fmt: skip
 
-    def __enter__(self) -> Self:
+    def __enter__(self: D) -> D:
         self.bars.start()
         return self
 
