@@ -25,7 +25,6 @@ NAMED = re.compile(
 KNOWN = {
     "compiler.py imports _version",
     "device.py imports _version",
-    "evaluate.py imports torch",
 }
 
 

@@ -1,13 +1,13 @@
-"""Lowers the backend's IR to LLVM IR. Nothing here knows Triton, torch or how the result is run.
+"""Lowers the backend's IR to LLVM IR. Nothing here depends on Triton or torch.
 
 | stage | what it does |
 |---|---|
 | `rewrite.py` | changes the IR, to make the rest simpler |
 | `analysis/` | collects facts: users, strides, affine ranges |
-| `schedule/` | decides how each loop nest is written |
+| `schedule/` | plans each loop nest |
 | `emit/` | writes control flow, loop nests and the value of a lazy tensor at one point |
 | `gemm/` | writes matrix products: the micro-kernel, and skinny GEMM |
-| `math/` | writes `exp2`, `log` and their kin as vector code |
+| `math/` | writes `exp2`, `log` and other functions as vector code |
 | `llvm.py`, `context.py` | LLVM types and building blocks; the state of a lowering |
 """
 
@@ -23,14 +23,16 @@ from tritune.cpu.launch.entry import emit_launch
 from tritune.cpu.lower.analysis.usage import Usage, walk
 from tritune.cpu.lower.context import Context, Kernel, Program
 from tritune.cpu.lower.emit.control import FunctionLowering
-from tritune.cpu.lower.llvm import I32, PTR, Emitter, i64, scalar_type
+from tritune.cpu.lower.llvm import I1, I8, I32, PTR, Emitter, i64, memory_type, scalar_type
 from tritune.cpu.lower.rewrite import rewrite
 from tritune.errors import CompileError
 
+_MAY_STOP = ("tt.call", "tt.assert")
+
 
 def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -> str:
-    """LLVM IR of a kernel: one function that runs one program, and `tritune_launch`, which runs all
-    of them.
+    """Return the LLVM IR of a kernel: a function for one program, and `tritune_launch`, which runs
+    all of them.
     """
     target = ll.Module(module.entry.name)
     target.triple = cpu.triple
@@ -50,22 +52,16 @@ def lower(module: ir.Module, options: Any, cpu: Cpu, metadata: dict[str, Any]) -
 
 
 def _find_asserting(kernel: Kernel, module: ir.Module) -> None:
-    """Which helpers may stop at an assertion, directly or through another."""
+    """Record which helpers may stop at an assertion, directly or through another."""
     calls = {
-        f.name: [op for op in walk(f.body) if op.name in ("tt.call", "tt.assert")]
+        f.name: {op.attrs.get("callee") for op in walk(f.body) if op.name in _MAY_STOP}
         for f in module.functions
     }
-    changed = True
-    while changed:
-        changed = False
-        for name, ops in calls.items():
-            if name in kernel.asserting:
-                continue
-            if any(
-                op.name == "tt.assert" or op.attrs.get("callee") in kernel.asserting for op in ops
-            ):
-                kernel.asserting.add(name)
-                changed = True
+    # An assertion has no callee.
+    found = {name for name, callees in calls.items() if None in callees}
+    while found - kernel.asserting:
+        kernel.asserting |= found
+        found = {name for name, callees in calls.items() if callees & kernel.asserting}
 
 
 def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
@@ -75,32 +71,25 @@ def _declare_helper(kernel: Kernel, function: ir.Function) -> ll.Function:
             f"{function.name} is not inlined, and takes or returns tensors",
             str(function.loc),
         )
-    results = [scalar_type(t.elem) for t in function.results]
-    kind = (
-        ll.VoidType()
-        if not results
-        else results[0]
-        if len(results) == 1
-        else ll.LiteralStructType(results)
-    )
+    results = [scalar_type(t.elem) for t in function.results] or [ll.VoidType()]
+    result = results[0] if len(results) == 1 else ll.LiteralStructType(results)
     args = [scalar_type(a.type.elem) for a in function.args] + [I32] * 6 + [PTR]
-    helper = ll.Function(kernel.module, ll.FunctionType(kind, args), f"helper.{function.name}")
+    helper = ll.Function(kernel.module, ll.FunctionType(result, args), f"helper.{function.name}")
     helper.linkage = "internal"
     return helper
 
 
+def _context(kernel: Kernel, function: ir.Function, code: ll.Function) -> Context:
+    """Return the state of lowering a function; its last arguments describe the program."""
+    *_, x, y, z, x_count, y_count, z_count, status = code.args
+    program = Program((x, y, z), (x_count, y_count, z_count), status)
+    return Context(kernel, Emitter(code), Usage(function), program)
+
+
 def _lower_helper(kernel: Kernel, function: ir.Function) -> None:
     helper = kernel.functions[function.name]
-    count = len(function.args)
-    ids, counts, status = (
-        helper.args[count : count + 3],
-        helper.args[count + 3 : count + 6],
-        helper.args[-1],
-    )
-    ctx = Context(
-        kernel, Emitter(helper), Usage(function), Program(tuple(ids), tuple(counts), status)
-    )
-    for arg, value in zip(function.args, helper.args[:count], strict=True):
+    ctx = _context(kernel, function, helper)
+    for arg, value in zip(function.args, helper.args, strict=False):
         ctx.set(arg, value)
     FunctionLowering(ctx, function).run()
 
@@ -109,15 +98,11 @@ def _lower_entry(kernel: Kernel, function: ir.Function) -> ll.Function:
     kind = ll.FunctionType(ll.VoidType(), [PTR] + [I32] * 6 + [PTR])
     program = ll.Function(kernel.module, kind, f"program.{function.name}")
     program.attributes.add("noinline")
-    slots, *grid, status = program.args
-    e = Emitter(program)
-    ctx = Context(kernel, e, Usage(function), Program(tuple(grid[:3]), tuple(grid[3:]), status))
+    ctx = _context(kernel, function, program)
+    b = ctx.b
     for number, arg in enumerate(function.args):
-        place = e.b.gep(slots, [i64(number * 8)], source_etype=ll.IntType(8))
-        if arg.type.elem == "i1":
-            raw = e.b.load(place, typ=ll.IntType(8), align=8)
-            ctx.set(arg, e.b.trunc(raw, ll.IntType(1)))
-        else:
-            ctx.set(arg, e.b.load(place, typ=scalar_type(arg.type.elem), align=8))
+        place = b.gep(program.args[0], [i64(number * 8)], source_etype=I8)
+        value = b.load(place, typ=memory_type(arg.type.elem), align=8)
+        ctx.set(arg, b.trunc(value, I1) if arg.type.elem == "i1" else value)
     FunctionLowering(ctx, function).run()
     return program

@@ -1,9 +1,8 @@
-"""The state of one function's lowering: where code goes, what every value is held in, and what
-scope that is true in.
-"""
+"""The state of one function's lowering: where code goes and where every value is held."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from tritune.cpu.lower.emit.effects import Assertion
     from tritune.cpu.lower.emit.prefetch import LoopInfo
 
-#: Stack memory a program may take for its tiles; larger kernels get theirs from the heap.
+#: Stack memory for a program's tiles; those beyond it lie on the heap.
 STACK_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A tensor in stack memory, dense, with its dimensions in any order."""
+    """A dense tensor in memory, with its dimensions in any order."""
 
     memory: ll.Value
     elem: str
@@ -51,7 +50,7 @@ ZERO = Index(i64(0))
 
 
 def row_major(shape: tuple[int, ...], fastest: int | None = None) -> tuple[int, ...]:
-    """Strides of a dense tensor whose dimension `fastest` (the last, by default) is contiguous."""
+    """Return the strides of a dense tensor; dimension `fastest` is contiguous, else the last."""
     order = [d for d in range(len(shape)) if d != fastest]
     if fastest is not None:
         order.append(fastest)
@@ -64,9 +63,7 @@ def row_major(shape: tuple[int, ...], fastest: int | None = None) -> tuple[int, 
 
 @dataclass(eq=False)
 class Program:
-    """The values every function of a kernel can ask for: its place in the grid, and where to report
-    a failure.
-    """
+    """One program of the grid: its place, and where it reports a failed assertion."""
 
     ids: tuple[ll.Value, ll.Value, ll.Value]
     counts: tuple[ll.Value, ll.Value, ll.Value]
@@ -79,21 +76,21 @@ class Program:
 
 @dataclass(eq=False)
 class Kernel:
-    """What the functions of one module share."""
+    """The state that the functions of one module share."""
 
     module: ll.Module
     options: Any
     cpu: Cpu
     metadata: dict[str, Any]
     functions: dict[str, ll.Function] = field(default_factory=dict)
-    #: Names of functions that may stop at a failed assertion.
+    #: Functions that may stop at a failed assertion.
     asserting: set[str] = field(default_factory=set)
-    #: Whether anything is stored past the caches.
+    #: Whether there are nontemporal stores.
     uses_nontemporal: bool = False
 
     @property
     def vector_bits(self) -> int:
-        """Bits of the vectors that code is written in; they may be more than a register has."""
+        """The bits of the vectors in generated code; they may be more than a register has."""
         return int(self.options.vector_bits or self.cpu.vector_bits)
 
     @property
@@ -103,7 +100,7 @@ class Kernel:
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether bf16 is multiplied two at a time, by an instruction for vectors of a register."""
+        """Whether pairs of bf16 are multiplied by an instruction for vectors of a register."""
         return self.cpu.multiplies_bf16 and self.vector_bits <= self.cpu.vector_bits
 
 
@@ -114,18 +111,17 @@ class Context:
         self.usage = usage
         self.program = program
         self._scopes: list[dict[ir.Value, ll.Value | Buffer]] = [{}]
-        #: Lazy loads that have been passed in program order but not been read yet.
+        #: Lazy loads that were passed in program order and have not been evaluated yet.
         self._pending: list[list[ir.Value]] = [[]]
-        #: Which dimension of a tensor should be contiguous if it is put into a buffer.
+        #: The dimension of a tensor that should be contiguous in a buffer.
         self.layout: dict[ir.Value, int] = {}
-        #: Where a tensor is to be put when it is computed: the buffer of the loop variable it
-        #: becomes.
+        #: The buffer of the loop variable that a tensor becomes.
         self.destination: dict[ir.Value, Buffer] = {}
-        #: Inside the version of a nest that assumes nothing, further nests assume nothing either.
+        #: Whether this is the conservative version of a nest; nests inside assume nothing either.
         self.conservative = False
-        #: The innermost loop around the code that is being written.
+        #: The innermost loop around the code.
         self.loop: LoopInfo | None = None
-        #: What the combine function of the reduction or scan that is being written asserts.
+        #: The assertions in the combine function of the current reduction or scan.
         self.assertions: dict[ir.Op, Assertion] = {}
         self.buffer_bytes = 0
         self.heap_buffers: list[ll.Value] = []
@@ -138,11 +134,16 @@ class Context:
 
     @property
     def lanes32(self) -> int:
-        """Lanes of 32 bits in a vector register."""
+        """The lanes of 32 bits in a vector register."""
         return self.kernel.vector_bits // 32
 
     def lanes(self, elem_bits: int = 32) -> int:
         return max(1, self.lanes32 * 32 // max(32, elem_bits))
+
+    @staticmethod
+    def lane_bits(kind: ir.Type) -> int:
+        """Return the bits of an element that decide how many lanes a nest has."""
+        return kind.bits if kind.is_float else 32
 
     def get(self, value: ir.Value) -> ll.Value | Buffer | None:
         for scope in reversed(self._scopes):
@@ -161,9 +162,7 @@ class Context:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is put into buffers inside is known inside only: the code after may be reached
-        another way.
-        """
+        """Forget at the end what was computed inside: it need not dominate the code after."""
         self._scopes.append({})
         self._pending.append([])
         try:
@@ -179,17 +178,18 @@ class Context:
         return [v for loads in self._pending for v in loads if self.get(v) is None]
 
     def new_buffer(self, elem: str, shape: tuple[int, ...], fastest: int | None = None) -> Buffer:
-        strides = row_major(shape, fastest)
-        count = 1
-        for n in shape:
-            count *= n
+        count = math.prod(shape)
         size = count * memory_bytes(elem)
         self.buffer_bytes += size
         if self.buffer_bytes <= STACK_LIMIT_BYTES:
             memory = self.e.slot(memory_type(elem), count, align=64, name="tile")
         else:
             memory = self._heap(size)
-        return Buffer(memory, elem, shape, strides)
+        return Buffer(memory, elem, shape, row_major(shape, fastest))
+
+    def buffer_of(self, value: ir.Value, fastest: int | None = None) -> Buffer:
+        """Return a new buffer for a tensor; a scalar gets one of one element."""
+        return self.new_buffer(value.type.elem, value.type.shape or (1,), fastest)
 
     def _heap(self, size: int) -> ll.Value:
         slots = self.e.slots
@@ -200,11 +200,11 @@ class Context:
         return memory
 
     def emit_return(self, value: ll.Value | None = None) -> None:
-        """Leave the function; `release_heap` comes back to every place that does."""
+        """Return from the function; `release_heap` inserts code before every return."""
         self.returns.append(self.b.ret_void() if value is None else self.b.ret(value))
 
     def release_heap(self) -> None:
-        """Free the tiles that did not fit the stack, once all of them and all returns are known."""
+        """Free the tiles on the heap before every return, once all of both are known."""
         if not self.heap_buffers:
             return
         free = declare(self.e.module, "free", ll.FunctionType(ll.VoidType(), [PTR]))
@@ -215,7 +215,7 @@ class Context:
                 builder.call(free, [memory])
 
     def dummy(self) -> ll.Value:
-        """The address of memory that masked-off lanes may read and write instead of theirs."""
+        """Return the address of memory that masked-off lanes access instead of theirs."""
         if self._dummy is None:
             slot = self.e.slot(I64, 64, align=64, name="masked.off")
             self.e.slots.position_before(self.e.entry_branch)

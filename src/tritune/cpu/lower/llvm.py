@@ -1,7 +1,6 @@
-"""LLVM types of the backend's element types, and the few building blocks every lowering uses:
-loops, slots, splats.
+"""LLVM types, and the building blocks that every lowering uses: loops, stack slots, shuffles.
 
-Element types and what holds them in a register:
+Element types and the types of their registers:
 
 | element | LLVM | | element | LLVM |
 |---|---|---|---|---|
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir as ll
 
@@ -37,7 +36,7 @@ def scalar_type(elem: str) -> ll.Type:
 
 
 def memory_type(elem: str) -> ll.Type:
-    """How one element lies in memory."""
+    """Return the type of an element in memory."""
     return I8 if elem == "i1" else _ELEMENTS[elem]
 
 
@@ -46,7 +45,7 @@ def memory_bytes(elem: str) -> int:
 
 
 def vector_of(scalar: ll.Type, lanes: int) -> ll.Type:
-    """`lanes` of `scalar`; the scalar itself for one lane."""
+    """Return a vector type of `lanes` scalars; the scalar type for one lane."""
     return scalar if lanes == 1 else ll.VectorType(scalar, lanes)
 
 
@@ -59,10 +58,30 @@ def element_of(value_type: ll.Type) -> ll.Type:
 
 
 def constant(value_type: ll.Type, number: Any) -> ll.Constant:
-    """The number in every lane of the type."""
+    """Return a constant with the number in every lane."""
     if isinstance(value_type, ll.VectorType):
         return ll.Constant(value_type, [number] * value_type.count)
     return ll.Constant(value_type, number)
+
+
+#: An integer that is known now, or computed by the program in 64 bits.
+Number: TypeAlias = "int | ll.Value"
+
+
+def pointee(pointer: ir.Value) -> ir.Type:
+    """Return the element type behind a pointer or a tensor of pointers."""
+    kind = pointer.type.pointee
+    assert kind is not None
+    return kind
+
+
+def element_bytes(pointer: ir.Value) -> int:
+    """Return the size of the element behind a pointer."""
+    return memory_bytes(pointee(pointer).elem)
+
+
+def as_i64(number: Number) -> ll.Value:
+    return i64(number) if isinstance(number, int) else number
 
 
 def i64(number: int) -> ll.Constant:
@@ -70,9 +89,7 @@ def i64(number: int) -> ll.Constant:
 
 
 class Emitter:
-    """An IRBuilder at the place where code is being written, plus the function's entry block for
-    stack slots.
-    """
+    """An IRBuilder in a function, and another one for stack slots in its entry block."""
 
     def __init__(self, function: ll.Function) -> None:
         self.function = function
@@ -84,7 +101,7 @@ class Emitter:
         self.b = ll.IRBuilder(body)
 
     def slot(self, value_type: ll.Type, count: int = 1, align: int = 0, name: str = "") -> ll.Value:
-        """Stack memory that lives as long as the program instance."""
+        """Return stack memory that lives as long as the function's call."""
         self.slots.position_before(self.entry_branch)
         memory = self.slots.alloca(value_type, i64(count) if count != 1 else None, name=name)
         memory.type = PTR  # llvmlite still gives it a typed pointer
@@ -93,21 +110,21 @@ class Emitter:
         return memory
 
     @contextmanager
-    def loop(self, count: int, step: int = 1, name: str = "i") -> Iterator[ll.Value]:
-        """`for i in range(0, count, step)` with a constant trip count; no loop at all for a single
-        trip.
-        """
-        if count <= step:
-            yield i64(0)
+    def loop(
+        self, count: int, step: int = 1, name: str = "i", start: int = 0
+    ) -> Iterator[ll.Value]:
+        """Write `for i in range(start, count, step)`; no loop at all for a single iteration."""
+        if count - start <= step:
+            yield i64(start)
             return
         before = self.b.block
         head = self.b.append_basic_block(f"{name}.head")
         self.b.branch(head)
         self.b.position_at_end(head)
         index = self.b.phi(I64, name)
-        index.add_incoming(i64(0), before)
+        index.add_incoming(i64(start), before)
         yield index
-        following = self.b.add(index, i64(step), flags=("nuw", "nsw"))
+        following = self.plus(index, step)
         index.add_incoming(following, self.b.block)
         end = self.b.append_basic_block(f"{name}.end")
         self.b.cbranch(self.b.icmp_unsigned("<", following, i64(count)), head, end)
@@ -116,40 +133,30 @@ class Emitter:
     def fold(
         self,
         span: range,
-        start: list[ll.Value],
+        values: list[ll.Value],
         body: Callable[[ll.Value, list[ll.Value]], list[ll.Value]],
-        name: str = "k",
         unroll_up_to: int = 1,
     ) -> list[ll.Value]:
-        """`for i in span: values = body(i, values)`, the values in registers; no loop at all for up
-        to `unroll_up_to` trips.
+        """Write `for k in span: values = body(k, values)`, the values in registers; no loop at all
+        for up to `unroll_up_to` iterations.
         """
         if len(span) <= unroll_up_to:
-            for i in span:
-                start = body(i64(i), start)
-            return start
+            for k in span:
+                values = body(i64(k), values)
+            return values
         before = self.b.block
-        head = self.b.append_basic_block(f"{name}.head")
-        self.b.branch(head)
-        self.b.position_at_end(head)
-        index = self.b.phi(I64, name)
-        index.add_incoming(i64(span.start), before)
-        phis = [self.b.phi(value.type) for value in start]
-        for phi, value in zip(phis, start, strict=True):
-            phi.add_incoming(value, before)
-        values = body(index, list(phis))
-        following = self.b.add(index, i64(span.step), flags=("nuw", "nsw"))
-        index.add_incoming(following, self.b.block)
-        for phi, value in zip(phis, values, strict=True):
-            phi.add_incoming(value, self.b.block)
-        end = self.b.append_basic_block(f"{name}.end")
-        self.b.cbranch(self.b.icmp_unsigned("<", following, i64(span.stop)), head, end)
-        self.b.position_at_end(end)
+        with self.loop(span.stop, span.step, "k", span.start) as index:
+            phis = [self.b.phi(value.type) for value in values]
+            for phi, value in zip(phis, values, strict=True):
+                phi.add_incoming(value, before)
+            values = body(index, list(phis))
+            for phi, value in zip(phis, values, strict=True):
+                phi.add_incoming(value, self.b.block)
         return values
 
     @contextmanager
     def loops(self, *ranges: tuple[int, int, str]) -> Iterator[list[ll.Value]]:
-        """Loops inside each other, given as `loop` takes them, the outermost first."""
+        """Write nested loops, given as (count, step, name), the outermost first."""
         with ExitStack() as stack:
             yield [stack.enter_context(self.loop(*one)) for one in ranges]
 
@@ -158,19 +165,27 @@ class Emitter:
             return scalar
         vector = vector_of(scalar.type, lanes)
         if isinstance(scalar, ll.Constant) and scalar.constant is not ll.Undefined:
-            return ll.Constant(vector, [scalar.constant] * lanes)
+            return constant(vector, scalar.constant)
         undef = ll.Constant(vector, ll.Undefined)
         first = self.b.insert_element(undef, scalar, ll.Constant(I32, 0))
-        return self.b.shuffle_vector(
-            first, undef, ll.Constant(ll.VectorType(I32, lanes), [0] * lanes)
-        )
-
-    def iota(self, scalar: ll.Type, lanes: int) -> ll.Constant:
-        return ll.Constant(ll.VectorType(scalar, lanes), list(range(lanes)))
+        return self.shuffle(first, undef, [0] * lanes)
 
     def plus(self, index: ll.Value, by: int, flags: tuple[str, ...] = ("nuw", "nsw")) -> ll.Value:
         """Return an index plus a constant."""
         return self.b.add(index, i64(by), flags=flags) if by else index
+
+    def sum(self, x: Number, y: Number, negate: bool = False) -> Number:
+        """Return x + y or x - y, computed now if both are known."""
+        if isinstance(x, int) and isinstance(y, int):
+            return x - y if negate else x + y
+        first, second = as_i64(x), as_i64(y)
+        return self.b.sub(first, second) if negate else self.b.add(first, second)
+
+    def product(self, x: Number, y: Number) -> Number:
+        """Return x * y, computed now if both are known."""
+        if isinstance(x, int) and isinstance(y, int):
+            return x * y
+        return self.b.mul(as_i64(x), as_i64(y))
 
     def shuffle(self, x: ll.Value, y: ll.Value | None, lanes: list[int]) -> ll.Value:
         """Return a vector of some lanes of x and y, which are numbered together."""
@@ -191,47 +206,40 @@ class Emitter:
         return vector
 
     def slice_lanes(self, vector: ll.Value, first: int, count: int) -> ll.Value:
-        """Some neighbouring lanes (a scalar for one of them)."""
+        """Return neighbouring lanes; a scalar for one of them."""
         if lanes_of(vector.type) == count:
             return vector
         if count == 1:
             return self.extract(vector, first)
-        chosen = ll.Constant(ll.VectorType(I32, count), list(range(first, first + count)))
-        return self.b.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), chosen)
+        return self.shuffle(vector, None, list(range(first, first + count)))
 
     def concat(self, x: ll.Value, y: ll.Value) -> ll.Value:
-        """The lanes of x, then those of y."""
+        """Return the lanes of x, then those of y."""
         lanes = 2 * lanes_of(x.type)
-        if lanes == 2:
-            return self.build_vector([x, y])
-        order = ll.Constant(ll.VectorType(I32, lanes), list(range(lanes)))
-        return self.b.shuffle_vector(x, y, order)
+        return self.build_vector([x, y]) if lanes == 2 else self.shuffle(x, y, list(range(lanes)))
 
     def deinterleave(self, vectors: list[ll.Value]) -> list[ll.Value]:
-        """The lanes of all vectors dealt out in turn to as many vectors; a power of two."""
+        """Distribute the lanes of all vectors in turn to as many vectors; a power of two."""
         count, lanes = len(vectors), lanes_of(vectors[0].type)
         if count == 1:
             return vectors
-        kind = ll.VectorType(I32, lanes)
         halves: list[list[ll.Value]] = []
         for first in (0, 1):
-            chosen = ll.Constant(kind, list(range(first, 2 * lanes, 2)))
             pairs = zip(vectors[::2], vectors[1::2], strict=True)
-            halves.append([self.b.shuffle_vector(x, y, chosen) for x, y in pairs])
+            halves.append([self.shuffle(x, y, [*range(first, 2 * lanes, 2)]) for x, y in pairs])
         even, odd = (self.deinterleave(half) for half in halves)
         return [x for pair in zip(even, odd, strict=True) for x in pair]
 
     def interleave(self, vectors: list[ll.Value]) -> list[ll.Value]:
-        """The opposite of `dealt`: a lane of each vector in turn."""
+        """Undo `deinterleave`: take a lane of each vector in turn."""
         count, lanes = len(vectors), lanes_of(vectors[0].type)
         if count == 1:
             return vectors
         order = [lane + source for lane in range(lanes) for source in (0, lanes)]
-        kind = ll.VectorType(I32, lanes)
-        chosen = [ll.Constant(kind, half) for half in (order[:lanes], order[lanes:])]
         found = []
-        for x, y in zip(self.interleave(vectors[::2]), self.interleave(vectors[1::2]), strict=True):
-            found += [self.b.shuffle_vector(x, y, half) for half in chosen]
+        even, odd = self.interleave(vectors[::2]), self.interleave(vectors[1::2])
+        for x, y in zip(even, odd, strict=True):
+            found += [self.shuffle(x, y, half) for half in (order[:lanes], order[lanes:])]
         return found
 
     def intrinsic(
@@ -241,9 +249,7 @@ class Emitter:
         args: list[ll.Value],
         overload: list[ll.Type] | None = None,
     ) -> ll.Value:
-        """Call `llvm.<name>` with the overload suffixes of the given types (the result's, by
-        default).
-        """
+        """Call `llvm.<name>`, overloaded for the given types (the result's, by default)."""
         suffixes = ".".join(_mangle(t) for t in (overload or [result]))
         kind = ll.FunctionType(result, [a.type for a in args])
         return self.b.call(declare(self.module, f"llvm.{name}.{suffixes}", kind), args)
@@ -255,6 +261,15 @@ class Emitter:
 def declare(module: ll.Module, name: str, kind: ll.FunctionType) -> ll.Function:
     found = module.globals.get(name)
     return found if found is not None else ll.Function(module, kind, name)
+
+
+def global_constant(module: ll.Module, name: str, kind: ll.Type, values: Any) -> ll.Value:
+    """Return the address of an array in the object's constants."""
+    array = ll.ArrayType(kind, len(values))
+    place = ll.GlobalVariable(module, array, module.get_unique_name(name))
+    place.linkage, place.global_constant = "internal", True
+    place.initializer = ll.Constant(array, values)
+    return place.bitcast(PTR)
 
 
 def _mangle(t: ll.Type) -> str:

@@ -1,10 +1,9 @@
-"""Changes to the IR before lowering, each of which gives the lazy evaluation something better to
-work on.
-"""
+"""Rewrites the IR before lowering, into forms that lower to better code."""
 
 from __future__ import annotations
 
 from tritune.cpu import ir
+from tritune.cpu.lower.analysis.shapes import origin
 from tritune.cpu.lower.analysis.usage import combined_by, walk
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.microkernel import compute_elem
@@ -12,7 +11,7 @@ from tritune.cpu.lower.gemm.skinny_operands import MAX_SKINNY_ROWS
 
 
 def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
-    """`fuse`: multiply and add in one step; `paired`: multiply bf16 two at a time."""
+    """Rewrite a function; `fuse` allows fused multiply-add, `paired` products of bf16 pairs."""
     for op in list(walk(function.body)):
         if op.name == "tt.dot":
             if paired and _pairing_pays(op):
@@ -29,8 +28,8 @@ def rewrite(function: ir.Function, fuse: bool, paired: bool) -> None:
 
 
 def widen_dot_operands(function: ir.Function, dot: ir.Op) -> None:
-    """Convert narrow operands of a product where they are defined, so that what a loop does not
-    change is converted once before the loop.
+    """Convert narrow operands of a product where they are defined; if that is before a loop, they
+    are converted once.
     """
     for number, value in enumerate(dot.operands[:2]):
         target = compute_elem(value.type.elem)
@@ -41,10 +40,10 @@ def widen_dot_operands(function: ir.Function, dot: ir.Op) -> None:
 
 
 def widen_scan(function: ir.Function, scan: ir.Op) -> None:
-    """Add up or multiply bf16 in f32, and round what each element becomes.
+    """Scan sums and products of bf16 in f32, and round each result.
 
-    A scan on a GPU is a tree, in which a bf16 is rounded a few times on its way. This one goes from
-    element to element, and the roundings of thousands would add up.
+    A scan on a GPU is a tree, in which a number is rounded a few times. This one goes from element
+    to element, and the rounding errors of thousands would add up.
     """
     inner = combined_by(scan)
     if inner is None or inner.name not in ("arith.addf", "arith.mulf"):
@@ -65,7 +64,7 @@ def widen_scan(function: ir.Function, scan: ir.Op) -> None:
 
 
 def _pairing_pays(dot: ir.Op) -> bool:
-    """Whether a product should be one of words. SkinnyGemm ones stream their operand as f32."""
+    """Return whether a product should be one of words; skinny ones stream their operand as f32."""
     a, b = dot.operands[:2]
     m, n = dot.result.type.shape[-2:]
     narrow = a.type.elem == b.type.elem == "bf16" and dot.result.type.elem == "f32"
@@ -73,7 +72,7 @@ def _pairing_pays(dot: ir.Op) -> bool:
 
 
 def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
-    """Make words of a product's operands, where they are defined as well."""
+    """Join the operands of a product into words, where they are defined."""
     for number, value in enumerate(dot.operands[:2]):
         shape = list(value.type.shape)
         axis = len(shape) - (2 if number else 1)
@@ -86,7 +85,7 @@ def pair_dot_operands(function: ir.Function, dot: ir.Op) -> None:
 def _converted(
     function: ir.Function, value: ir.Value, name: str, kind: ir.Type, loc: ir.Loc, **attrs: object
 ) -> ir.Value:
-    """What an operation makes of a value, right after the value's definition; only once."""
+    """Return an operation's result on a value; it is inserted once, right after the definition."""
     block, position = _definition(function, value)
     for known in block.ops[position:]:
         alike = known.name == name and known.operands == [value] and known.attrs == attrs
@@ -98,23 +97,14 @@ def _converted(
 
 
 def _definition(function: ir.Function, value: ir.Value) -> tuple[ir.Block, int]:
-    """The block a value is defined in, and the first position after its definition."""
-    for region in _regions(function.body):
-        for block in region.blocks:
-            if value.owner is None and value in block.args:
-                return block, 0
-            if value.owner in block.ops:
-                return block, block.ops.index(value.owner) + 1
+    """Return the block of a value's definition, and the first position after it."""
+    inner = [region for op in walk(function.body) for region in op.regions]
+    for block in (block for region in [function.body, *inner] for block in region.blocks):
+        if value.owner is None and value in block.args:
+            return block, 0
+        if value.owner in block.ops:
+            return block, block.ops.index(value.owner) + 1
     raise AssertionError(f"{value} is not defined in {function.name}")
-
-
-def _regions(region: ir.Region) -> list[ir.Region]:
-    found = [region]
-    for block in region.blocks:
-        for op in block.ops:
-            for inner in op.regions:
-                found.extend(_regions(inner))
-    return found
 
 
 def _make(
@@ -126,11 +116,11 @@ def _make(
 
 
 def split_inductions(region: ir.Region, function: ir.Function) -> None:
-    """Turn tensors that a loop advances by a fixed amount into their start plus a scalar that the
-    loop advances.
+    """Replace tensors that a loop increments by their initial value plus a scalar induction
+    variable.
 
     `ptrs += BLOCK * stride` would otherwise carry a whole tensor of addresses through the loop, and
-    nothing would be known about where they point.
+    its strides would be unknown.
     """
     for block in region.blocks:
         for op in list(block.ops):
@@ -151,7 +141,7 @@ def _split(function: ir.Function, block: ir.Block, loop: ir.Op, index: int) -> N
 
 
 def _offsets(loop: ir.Op, body: ir.Block, arg: ir.Value, value: ir.Value) -> list[ir.Value] | None:
-    """What one iteration adds to `arg` to get `value`, if that is all that it does."""
+    """Return what an iteration adds to `arg` to get `value`, or None if it does anything else."""
     inside = {v for op in walk(loop.regions[0]) for v in op.results} | set(body.args)
     found = []
     while value is not arg:
@@ -169,17 +159,15 @@ def _offsets(loop: ir.Op, body: ir.Block, arg: ir.Value, value: ir.Value) -> lis
 
 
 def _uniform(value: ir.Value) -> ir.Value | None:
-    """The scalar that a tensor repeats, if it is a splat."""
-    op = value.owner
-    while op is not None and op.name in ("tt.broadcast", "tt.expand_dims", "tt.reshape"):
-        op = op.operands[0].owner
+    """Return the scalar of a splat; None for other tensors."""
+    op = origin(value, ("tt.broadcast", "tt.expand_dims", "tt.reshape")).owner
     return op.operands[0] if op is not None and op.name == "tt.splat" else None
 
 
 def _carry_scalars(
     function: ir.Function, block: ir.Block, loop: ir.Op, index: int, offsets: list[ir.Value]
 ) -> None:
-    """Carry, for every offset, how much of it has been added so far instead of the tensor."""
+    """Carry the sum of each offset so far through the loop, instead of the tensor."""
     body = loop.regions[0].blocks[0]
     arg, init, result = body.args[1 + index], loop.operands[3 + index], loop.results[index]
     scalar = ir.Type("i64" if arg.type.is_ptr else arg.type.elem)
@@ -211,7 +199,7 @@ def _carry_scalars(
 
 
 def _step(offset: ir.Value, scalar: ir.Type, ops: list[ir.Op]) -> tuple[ir.Value, ir.Value | None]:
-    """The scalar added in one iteration, and the tensor it counts if the offset is not uniform."""
+    """Return the scalar added in an iteration, and its factor if the offset is not uniform."""
     loc = offset.owner.loc if offset.owner is not None else ir.Loc()
     shared, factor = _uniform(offset), None
     if shared is None:
@@ -229,7 +217,7 @@ def _step(offset: ir.Value, scalar: ir.Type, ops: list[ir.Op]) -> tuple[ir.Value
 def _advanced(
     ops: list[ir.Op], start: ir.Value, count: ir.Value, factor: ir.Value | None, loc: ir.Loc
 ) -> ir.Value:
-    """`start` plus the scalar `count` (times `factor`) in every element."""
+    """Return `start` plus the scalar `count` (times `factor`) in every element."""
     kind = count.type.with_shape(start.type.shape)
     ops.append(_make("tt.splat", [count], kind, loc))
     if factor is not None:

@@ -1,9 +1,9 @@
-"""Facts about whole tiles, computed once before a loop nest instead of at every point.
+"""Affine range analysis: facts about whole tiles, computed once before a loop nest.
 
 A tensor of integers or pointers is often affine over the tile: `base + sum(index[d] * step[d])`.
-From that follow, as a few scalar instructions: whether a mask is true everywhere (so that the nest
-needs no mask at all), whether `x % n` remainders inside the tile, and which addresses an access can
-touch (so that reading and writing in one nest is safe).
+A few scalar instructions then tell whether a mask is true everywhere (so that the nest needs no
+mask), whether `x % n` wraps inside the tile, and which addresses an access can touch (so that
+reading and writing in one nest is safe).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.usage import is_trivial_reshape
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, is_trivial_reshape, to_result
 from tritune.cpu.lower.context import Context
-from tritune.cpu.lower.llvm import I1, I64, i64, memory_bytes
+from tritune.cpu.lower.llvm import I1, I64, Number, as_i64, element_bytes, i64
 
 #: Far beyond any real address or index, and small enough that a few of them can be added up.
 _LARGEST_BASE, _LONGEST_STEP = 1 << 61, 1 << 40
+_ARITHMETIC = frozenset(
+    "arith.addi arith.subi arith.muli tt.addptr arith.remsi arith.remui".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,22 +29,18 @@ class AffineForm:
     """An affine tensor in 64-bit arithmetic; pointers in bytes."""
 
     base: ll.Value
-    steps: tuple[int | ll.Value, ...]
+    steps: tuple[Number, ...]
 
 
 class AffineRanges:
-    """Answers for one nest; nothing is kept beyond it, because what it computes is valid only
-    there.
-    """
+    """The affine forms of one loop nest, which are valid only where they were computed."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._forms: dict[ir.Value, AffineForm | None] = {}
-        #: `x % n` that has been found affine: the condition under which it is, and what it then
-        #: subtracts from x.
+        #: For each affine `x % n`: the condition under which it is, and what it subtracts from x.
         self.remainders: dict[ir.Op, tuple[ll.Value, ll.Value]] = {}
-        #: What must hold for the answers to be right: no 32-bit value that is extended or compared
-        #: has wrapped.
+        #: Conditions of all answers: no 32-bit value that is extended or compared has wrapped.
         self.checks: list[ll.Value] = []
 
     def form(self, value: ir.Value) -> AffineForm | None:
@@ -54,7 +53,9 @@ class AffineRanges:
         if value.type.is_float or value.type.elem == "i1":
             return None
         if rank == 0:
-            return AffineForm(self._wide(ctx.scalar(value)), ())
+            scalar = ctx.scalar(value)
+            wide = scalar if scalar.type.width == 64 else ctx.b.sext(scalar, I64)
+            return AffineForm(wide, ())
         if op is None or ctx.get(value) is not None:
             return None
         if op.name == "tt.splat":
@@ -65,29 +66,22 @@ class AffineRanges:
             return None if isinstance(number, list) else AffineForm(i64(number), (0,) * rank)
         if op.name == "tt.make_range":
             return AffineForm(i64(op.attrs["start"]), (1,))
-        if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
-            return self._moved(op)
+        if op.name in SHAPE_OPS:
+            inner = self.form(op.operands[0])
+            if inner is None or (op.name == "tt.reshape" and not is_trivial_reshape(op)):
+                return None
+            return AffineForm(inner.base, to_result(op, inner.steps, 0))
         if op.name == "arith.extsi":
             return self._exact(op.operands[0])
         if op.name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
             return self.form(op.operands[0]) if op.operands[0].type.bits == 64 else None
-        if op.name in (
-            "arith.addi",
-            "arith.subi",
-            "arith.muli",
-            "tt.addptr",
-            "arith.remsi",
-            "arith.remui",
-        ):
-            return self._arithmetic(op)
-        return None
+        return self._arithmetic(op) if op.name in _ARITHMETIC else None
 
     def _exact(self, value: ir.Value) -> AffineForm | None:
-        """The form of a value whose magnitude matters: checked to be what the kernel's own
-        arithmetic gives.
+        """Return the form of a value whose magnitude matters, checked against wrap-around.
 
         Forms are computed in 64 bits. Sums and products modulo 2^32 agree with that wherever the
-        result fits 32 bits. The bounds keep what is computed from forms from overflowing itself.
+        result fits 32 bits. The bounds keep computations with forms from overflowing themselves.
         """
         form = self.form(value)
         if form is None or value.type.bits < 32:
@@ -113,30 +107,6 @@ class AffineRanges:
         above = b.icmp_signed(">=", low, i64(-limit))
         return b.and_(above, b.icmp_signed("<", high, i64(limit)))
 
-    def _wide(self, x: ll.Value) -> ll.Value:
-        return x if x.type.width == 64 else self.ctx.b.sext(x, I64)
-
-    def _moved(self, op: ir.Op) -> AffineForm | None:
-        inner = self.form(op.operands[0])
-        if inner is None:
-            return None
-        shape, steps = op.operands[0].type.shape, inner.steps
-        if op.name == "tt.expand_dims":
-            axis = op.attrs["axis"]
-            return AffineForm(inner.base, (*steps[:axis], 0, *steps[axis:]))
-        if op.name == "tt.trans":
-            return AffineForm(inner.base, tuple(steps[d] for d in op.attrs["order"]))
-        if op.name == "tt.reshape":
-            if not is_trivial_reshape(op):
-                return None
-            moving = iter([s for n, s in zip(shape, steps, strict=True) if n > 1])
-            return AffineForm(
-                inner.base, tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape)
-            )
-        return AffineForm(
-            inner.base, tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True))
-        )
-
     def _arithmetic(self, op: ir.Op) -> AffineForm | None:
         get = self._exact if op.name.startswith("arith.rem") else self.form
         x, y = get(op.operands[0]), get(op.operands[1])
@@ -146,27 +116,32 @@ class AffineRanges:
             return None
         b = self.ctx.b
         if op.name == "arith.muli":
-            if any(_varies(s) for s in x.steps):
+            if any(s != 0 for s in x.steps):
                 x, y = y, x
-            if any(_varies(s) for s in x.steps):
+            if any(s != 0 for s in x.steps):
                 return None
-            return AffineForm(b.mul(x.base, y.base), tuple(self._scale(s, x.base) for s in y.steps))
+            return self._scaled(b.mul(x.base, y.base), y.steps, x.base)
         if op.name in ("arith.remsi", "arith.remui"):
             return self._remainder(op, x, y)
         if op.name == "tt.addptr":
-            pointee = op.result.type.pointee
-            assert pointee is not None
-            size = i64(memory_bytes(pointee.elem))
-            y = AffineForm(b.mul(y.base, size), tuple(self._scale(s, size) for s in y.steps))
-        join = b.sub if op.name == "arith.subi" else b.add
-        steps = tuple(
-            self._join(s, t, op.name == "arith.subi") for s, t in zip(x.steps, y.steps, strict=True)
-        )
-        return AffineForm(join(x.base, y.base), steps)
+            size = i64(element_bytes(op.result))
+            y = self._scaled(b.mul(y.base, size), y.steps, size)
+        return self._sum(x, y, negate=op.name == "arith.subi")
+
+    def _scaled(self, base: ll.Value, steps: tuple[Number, ...], factor: ll.Value) -> AffineForm:
+        known = factor.constant if isinstance(factor, ll.Constant) else factor
+        product = self.ctx.e.product
+        return AffineForm(base, tuple(s if s == 0 else product(s, known) for s in steps))
+
+    def _sum(self, x: AffineForm, y: AffineForm, negate: bool) -> AffineForm:
+        """Return x + y, or x - y."""
+        steps = [self.ctx.e.sum(s, t, negate) for s, t in zip(x.steps, y.steps, strict=True)]
+        base = self.ctx.b.sub if negate else self.ctx.b.add
+        return AffineForm(base(x.base, y.base), tuple(steps))
 
     def _remainder(self, op: ir.Op, x: AffineForm, n: AffineForm) -> AffineForm | None:
-        """`x % n` where the tile of x lies between two multiples of n."""
-        if any(_varies(s) for s in n.steps):
+        """Return `x % n` where the tile of x lies between two multiples of n."""
+        if any(s != 0 for s in n.steps):
             return None
         b, shape = self.ctx.b, op.result.type.shape
         low, high = self._range(x, shape)
@@ -179,48 +154,34 @@ class AffineRanges:
         self.remainders[op] = (condition, taken)
         return AffineForm(b.sub(x.base, taken), x.steps)
 
-    def _scale(self, step: int | ll.Value, factor: ll.Value) -> int | ll.Value:
-        if isinstance(step, int):
-            if step == 0:
-                return 0
-            if isinstance(factor, ll.Constant):
-                return step * factor.constant
-            return self.ctx.b.mul(i64(step), factor)
-        return self.ctx.b.mul(step, factor)
-
-    def _join(self, s: int | ll.Value, t: int | ll.Value, negate: bool) -> int | ll.Value:
-        if isinstance(s, int) and isinstance(t, int):
-            return s - t if negate else s + t
-        first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
-        return self.ctx.b.sub(first, second) if negate else self.ctx.b.add(first, second)
-
     def _range(self, form: AffineForm, shape: tuple[int, ...]) -> tuple[ll.Value, ll.Value]:
-        """The smallest and the largest value over the tile."""
+        """Return the smallest and the largest value over the tile."""
         b = self.ctx.b
         low = high = form.base
         for step, n in zip(form.steps, shape, strict=True):
-            if isinstance(step, int):
-                if step > 0 and n > 1:
-                    high = b.add(high, i64(step * (n - 1)))
-                elif step < 0 and n > 1:
-                    low = b.add(low, i64(step * (n - 1)))
-            elif n > 1:
+            if n == 1 or step == 0:
+                continue
+            if not isinstance(step, int):
                 reach = b.mul(step, i64(n - 1))
                 up = b.icmp_signed(">", reach, i64(0))
                 high = b.add(high, b.select(up, reach, i64(0)))
                 low = b.add(low, b.select(up, i64(0), reach))
+            elif step > 0:
+                high = b.add(high, i64(step * (n - 1)))
+            else:
+                low = b.add(low, i64(step * (n - 1)))
         return low, high
 
     def always_true(self, mask: ir.Value) -> ll.Value | None:
-        """A scalar that implies that the mask is true over the whole tile, if there is one worth
-        computing.
+        """Return a scalar that implies that the mask is true over the whole tile, if there is one
+        worth computing.
         """
         ctx, op = self.ctx, mask.owner
         if mask.type.rank == 0:
             return ctx.scalar(mask)
         if op is None or ctx.get(mask) is not None:
             return None
-        if op.name in ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.trans", "tt.reshape"):
+        if op.name in SHAPE_OPS or op.name == "tt.splat":
             return self.always_true(op.operands[0])
         if op.name == "arith.constant" and op.attrs["value"] in (1, -1, True):
             return ll.Constant(I1, 1)
@@ -237,18 +198,16 @@ class AffineRanges:
         x, y = self._exact(op.operands[0]), self._exact(op.operands[1])
         if x is None or y is None:
             return None
-        b = self.ctx.b
-        steps = tuple(self._join(s, t, True) for s, t in zip(x.steps, y.steps, strict=True))
-        low, high = self._range(AffineForm(b.sub(x.base, y.base), steps), op.operands[0].type.shape)
+        low, high = self._range(self._sum(x, y, negate=True), op.operands[0].type.shape)
         predicate = op.attrs["predicate"]
         relation = {"slt": "<", "sle": "<=", "sgt": ">", "sge": ">="}[predicate]
-        return b.icmp_signed(relation, high if predicate[1] == "l" else low, i64(0))
+        extreme = high if predicate[1] == "l" else low
+        return self.ctx.b.icmp_signed(relation, extreme, i64(0))
 
     def no_hazard(self, read: ir.Value, written: ir.Value, same_point: bool) -> ll.Value | None:
-        """A scalar that implies that reading element by element while writing element by element is
-        harmless.
+        """Return a scalar that implies that one nest may read and write element by element.
 
-        True where the two address ranges do not meet, or where every element is written where it
+        True where the two address ranges are disjoint. Also where every element is written where it
         was read, if it is read at the point where it is written and no two elements share an
         address.
         """
@@ -256,50 +215,38 @@ class AffineRanges:
         x, y = self.form(read), self.form(written)
         if x is None or y is None:
             return None
-        read_type, written_type = read.type.pointee, written.type.pointee
-        assert read_type is not None and written_type is not None
+        shape, read_size, size = written.type.shape, element_bytes(read), element_bytes(written)
         read_low, read_high = self._range(x, read.type.shape)
-        write_low, write_high = self._range(y, written.type.shape)
-        before = b.icmp_signed(
-            "<", b.add(read_high, i64(memory_bytes(read_type.elem) - 1)), write_low
-        )
-        after = b.icmp_signed(
-            "<", b.add(write_high, i64(memory_bytes(written_type.elem) - 1)), read_low
-        )
-        apart = b.or_(before, after)
-        size = memory_bytes(written_type.elem)
-        if (
-            not same_point
-            or read.type.shape != written.type.shape
-            or memory_bytes(read_type.elem) != size
-        ):
-            return apart
-        apart_or_same = self._identical(x, y, written.type.shape, size)
-        return apart if apart_or_same is None else b.or_(apart, apart_or_same)
+        write_low, write_high = self._range(y, shape)
+        before = b.icmp_signed("<", b.add(read_high, i64(read_size - 1)), write_low)
+        after = b.icmp_signed("<", b.add(write_high, i64(size - 1)), read_low)
+        disjoint = b.or_(before, after)
+        if not same_point or read.type.shape != shape or read_size != size:
+            return disjoint
+        identical = self._identical(x, y, shape, size)
+        return disjoint if identical is None else b.or_(disjoint, identical)
 
     def _identical(
         self, x: AffineForm, y: AffineForm, shape: tuple[int, ...], size: int
     ) -> ll.Value | None:
-        """Whether two forms give the same addresses, each of them once."""
+        """Return whether two forms give the same addresses, each of them once."""
         b = self.ctx.b
         same = b.icmp_signed("==", x.base, y.base)
         for s, t, n in zip(x.steps, y.steps, shape, strict=True):
-            if n == 1 or (isinstance(s, int) and isinstance(t, int) and s == t):
-                continue
-            if isinstance(s, int) and isinstance(t, int):
-                return None
-            first, second = (i64(v) if isinstance(v, int) else v for v in (s, t))
-            same = b.and_(same, b.icmp_signed("==", first, second))
+            if n > 1 and not (isinstance(s, int) and s == t):
+                if isinstance(s, int) and isinstance(t, int):
+                    return None
+                same = b.and_(same, b.icmp_signed("==", as_i64(s), as_i64(t)))
         dims = [d for d, n in enumerate(shape) if n > 1]
-        rows_first = self._disjoint(y, shape, size, dims[::-1])
-        columns_first = self._disjoint(y, shape, size, dims)
+        rows_first = self._injective(y, shape, size, dims[::-1])
+        columns_first = self._injective(y, shape, size, dims)
         return b.and_(same, b.or_(rows_first, columns_first))
 
-    def _disjoint(
+    def _injective(
         self, form: AffineForm, shape: tuple[int, ...], size: int, dims: list[int]
     ) -> ll.Value:
-        """Whether each of `dims`, from the innermost, steps over everything that those before it
-        reach.
+        """Return whether each of `dims`, from the innermost, steps over the range of those before
+        it.
         """
         b = self.ctx.b
         reach, distinct = i64(size), ll.Constant(I1, 1)
@@ -312,7 +259,3 @@ class AffineRanges:
             distinct = b.and_(distinct, b.icmp_signed(">=", length, reach))
             reach = b.add(reach, b.mul(length, i64(shape[d] - 1)))
         return distinct
-
-
-def _varies(step: int | ll.Value) -> bool:
-    return not (isinstance(step, int) and step == 0)

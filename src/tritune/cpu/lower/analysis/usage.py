@@ -1,10 +1,9 @@
-"""What is known about a function before any code is written: who uses what, in which order, along
-which strides.
+"""Facts about a function, collected before any code is written: order, users, strides.
 
 Tensor operations are *lazy* (evaluated where they are consumed) or *eager* (they run where they
-stand: memory writes, products, reductions, control flow). Everything a schedule needs follows from
-three facts collected here: the number of every operation in program order, the users of every
-value, and how each tensor of integers or pointers moves along each of its dimensions.
+stand: memory writes, products, reductions, control flow). Schedules follow from three facts: the
+number of every operation in program order, the users of every value, and the strides of each tensor
+of integers or pointers.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from tritune.cpu import ir
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, is_trivial_reshape, origin, to_result
 
 #: Tensor operations that run where they stand.
 EAGER = frozenset(
@@ -24,20 +24,18 @@ EAGER = frozenset(
 #: Operations that may write memory another operation reads.
 WRITES = frozenset(["tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.call"])
 
-#: Along one dimension a value is constant (0), grows by a known integer, by a run-time one, or does
-#: anything else.
+#: Along one dimension a value is constant (0), grows by a known integer or by one that is known at
+#: run time, or is arbitrary.
 Stride = int | str
 RUNTIME, ARBITRARY = "runtime", "arbitrary"
 
 _SAME_STRIDES = frozenset(
     "arith.extsi arith.extui arith.trunci arith.index_cast tt.bitcast tt.int_to_ptr".split()
 )
-
-
-def is_trivial_reshape(op: ir.Op) -> bool:
-    """A reshape that only adds or drops dimensions of extent 1."""
-    source, target = op.operands[0].type.shape, op.result.type.shape
-    return [n for n in source if n > 1] == [n for n in target if n > 1]
+_SAME_CONSTANT = frozenset("tt.splat tt.broadcast tt.expand_dims arith.extsi tt.reshape".split())
+_INDEX_ARITHMETIC = SHAPE_OPS | frozenset(
+    "arith.addi arith.subi arith.muli arith.extsi arith.extui tt.splat".split()
+)
 
 
 def is_eager(op: ir.Op) -> bool:
@@ -47,7 +45,7 @@ def is_eager(op: ir.Op) -> bool:
 
 
 def walk(region: ir.Region) -> Iterator[ir.Op]:
-    """Every operation in program order, a parent before its regions."""
+    """Yield every operation in program order, a parent before its regions."""
     for block in region.blocks:
         for op in block.ops:
             yield op
@@ -56,7 +54,7 @@ def walk(region: ir.Region) -> Iterator[ir.Op]:
 
 
 def combined_by(op: ir.Op) -> ir.Op | None:
-    """The operation that a combine function consists of, if that is one, of both its arguments."""
+    """Return the operation that a combine function consists of, if it is one of both arguments."""
     block = op.regions[0].blocks[0]
     if len(op.operands) != 1 or len(block.ops) != 2:
         return None
@@ -66,6 +64,8 @@ def combined_by(op: ir.Op) -> ir.Op | None:
 
 
 class Usage:
+    """The order, users and strides of a function's values."""
+
     def __init__(self, function: ir.Function) -> None:
         self.number: dict[ir.Op, int] = {}
         self.users: dict[ir.Value, list[ir.Op]] = {}
@@ -80,22 +80,18 @@ class Usage:
 
     @cached_property
     def writing_regions(self) -> set[ir.Op]:
-        """Operations with regions that write memory somewhere inside."""
-        found = set()
-        for op in self.number:
-            if op.regions and any(inner.name in WRITES for r in op.regions for inner in walk(r)):
-                found.add(op)
-        return found
+        """The operations with regions that write memory somewhere inside."""
+        inner = {op: [i.name for r in op.regions for i in walk(r)] for op in self.number}
+        return {op for op, names in inner.items() if not WRITES.isdisjoint(names)}
 
     def writes(self, op: ir.Op) -> bool:
         return op.name in WRITES or op in self.writing_regions
 
     def strides(self, value: ir.Value) -> tuple[Stride, ...]:
-        """How the value moves along each dimension (pointers in elements of their pointee)."""
-        found = self._strides.get(value)
-        if found is None:
-            found = self._strides[value] = self._compute_strides(value)
-        return found
+        """Return the strides of a tensor of integers or pointers (in elements)."""
+        if value not in self._strides:
+            self._strides[value] = self._compute_strides(value)
+        return self._strides[value]
 
     def _compute_strides(self, value: ir.Value) -> tuple[Stride, ...]:
         op, rank = value.owner, value.type.rank
@@ -109,89 +105,52 @@ class Usage:
             op.name == "arith.constant" and not isinstance(op.attrs["value"], list)
         ):
             return (0,) * rank
-        if op.name in ("tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape"):
-            return self._moved_strides(op)
+        if op.name == "tt.reshape" and not is_trivial_reshape(op):
+            return (ARBITRARY,) * rank
+        if op.name in SHAPE_OPS:
+            return to_result(op, self.strides(op.operands[0]), 0)
         if is_eager(op) or not op.operands or any(o.type.rank != rank for o in op.operands):
             return (ARBITRARY,) * rank
         operands = [self.strides(o) for o in op.operands]
         if op.name in _SAME_STRIDES:
             return operands[0]
-        combine = {
-            "arith.addi": self._sum, "tt.addptr": self._sum, "arith.subi": self._difference,
-            "arith.muli": self._product, "arith.remsi": self._wrapped, "arith.remui": self._wrapped,
-        }.get(op.name, self._any)  # fmt: skip
-        return tuple(combine(op, column) for column in zip(*operands, strict=True))
+        return tuple(self._combined(op, column) for column in zip(*operands, strict=True))
 
-    def _moved_strides(self, op: ir.Op) -> tuple[Stride, ...]:
-        source = self.strides(op.operands[0])
-        shape = op.operands[0].type.shape
-        if op.name == "tt.expand_dims":
-            axis = op.attrs["axis"]
-            return (*source[:axis], 0, *source[axis:])
-        if op.name == "tt.broadcast":
-            return tuple(0 if n == 1 else s for n, s in zip(shape, source, strict=True))
-        if op.name == "tt.trans":
-            return tuple(source[d] for d in op.attrs["order"])
-        if is_trivial_reshape(op):
-            moving = iter([s for n, s in zip(shape, source, strict=True) if n > 1])
-            return tuple(next(moving) if n > 1 else 0 for n in op.result.type.shape)
-        return (ARBITRARY,) * op.result.type.rank
-
-    def _sum(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
-        x, y = column
-        if isinstance(x, int) and isinstance(y, int):
-            return x + y
-        return ARBITRARY if ARBITRARY in column else RUNTIME
-
-    def _difference(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
-        x, y = column
-        return self._sum(op, (x, -y if isinstance(y, int) else y))
-
-    def _product(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
-        x, y = column
-        if x == 0 and y == 0:
+    def _combined(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
+        """Return the stride of an elementwise operation, given those of its operands."""
+        if all(s == 0 for s in column):
             return 0
-        moving, factor = (x, op.operands[1]) if y == 0 else (y, op.operands[0])
-        if (x != 0 and y != 0) or any(s != 0 for s in self.strides(factor)):
-            return ARBITRARY
-        known = constant_of(factor)
-        return moving * known if isinstance(moving, int) and known is not None else RUNTIME
-
-    def _wrapped(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
-        # `x % n` follows x wherever the tile does not wrap around, which is checked at run time.
-        return column[0] if column[1] == 0 else ARBITRARY
-
-    def _any(self, op: ir.Op, column: tuple[Stride, ...]) -> Stride:
-        return 0 if all(s == 0 for s in column) else ARBITRARY
+        if op.name in ("arith.addi", "tt.addptr", "arith.subi"):
+            x, y = column
+            if isinstance(x, int) and isinstance(y, int):
+                return x - y if op.name == "arith.subi" else x + y
+            return ARBITRARY if ARBITRARY in column else RUNTIME
+        if op.name == "arith.muli":
+            x, y = column
+            stride, factor = (x, op.operands[1]) if y == 0 else (y, op.operands[0])
+            if (x != 0 and y != 0) or any(s != 0 for s in self.strides(factor)):
+                return ARBITRARY
+            known = constant_of(factor)
+            return stride * known if isinstance(stride, int) and known is not None else RUNTIME
+        if op.name in ("arith.remsi", "arith.remui"):
+            # `x % n` follows x wherever the tile does not wrap, which is checked at run time.
+            return column[0] if column[1] == 0 else ARBITRARY
+        return ARBITRARY
 
 
 def constant_of(value: ir.Value) -> int | None:
-    """The integer that every element of the value has, where that is known at compile time."""
-    op = value.owner
-    while op is not None and op.name in (
-        "tt.splat",
-        "tt.broadcast",
-        "tt.expand_dims",
-        "arith.extsi",
-        "tt.reshape",
-    ):
-        op = op.operands[0].owner
+    """Return the integer that every element of the value has, if it is known at compile time."""
+    op = origin(value, _SAME_CONSTANT).owner
     if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
         return op.attrs["value"]
     return None
 
 
-_INDEX_ARITHMETIC = frozenset(
-    "arith.addi arith.subi arith.muli arith.extsi arith.extui "
-    "tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape".split()
-)
-
-
 def is_index(usage: Usage, value: ir.Value, depth: int = 0) -> bool:
-    """Whether the integer serves only to make addresses.
+    """Return whether an integer is used for addresses only.
 
-    Only then may a 32-bit value be taken not to wrap within a tile when it is extended: an address
-    that wraps points nowhere, but a hash or a random number that wraps is just right.
+    Only then may a 32-bit value be assumed not to wrap within a tile when it is extended: an
+    address that wraps is invalid anyway, a hash or a random number that wraps is right.
     """
     if depth > 32:
         return False

@@ -1,8 +1,8 @@
-"""The variables of a loop: phi nodes for scalars, buffers for tensors.
+"""Writes loop-carried variables: phi nodes for scalars, buffers for tensors.
 
-A tensor variable keeps its buffer from the first iteration to the last. At the end of an iteration
-every variable gets its next value, and none may be overwritten while another still has to be
-computed from it (`a, b = b, a + b`).
+A tensor variable has one buffer for all iterations. At the end of an iteration every variable gets
+its next value, and none may be overwritten while another one's next value is computed from it
+(`a, b = b, a + b`).
 """
 
 from __future__ import annotations
@@ -31,19 +31,15 @@ class LoopCarried:
             if not arg.type.rank:
                 self.held.append(None)
                 continue
-            buffer = self.ctx.new_buffer(arg.type.elem, arg.type.shape, self._layout(arg, init))
+            buffer = self.ctx.buffer_of(arg, self._layout(arg, init))
             with self.ctx.scope():
                 nests.materialise(self.ctx, init, op, into=buffer)
             self.held.append(buffer)
 
     def _layout(self, arg: ir.Value, init: ir.Value) -> int | None:
-        wanted = self.ctx.layout.get(arg)
-        if wanted is not None:
-            return wanted
         held = self.ctx.get(init)
-        if isinstance(held, Buffer) and 1 in held.strides:
-            return held.strides.index(1)
-        return None
+        dense = isinstance(held, Buffer) and 1 in held.strides
+        return self.ctx.layout.get(arg, held.strides.index(1) if dense else None)  # type: ignore[union-attr]
 
     def enter(self, before: ll.Block) -> None:
         for place, arg in enumerate(self.args):
@@ -58,8 +54,8 @@ class LoopCarried:
             self.ctx.set(value, held)
 
     def compute_in_place(self, body: ir.Block) -> None:
-        """Let a product that becomes the next value of a variable write into the variable's buffer
-        at once, if nothing after it reads the old value.
+        """Let a product that is a variable's next value write into the variable's buffer, if
+        nothing after it reads the old value.
         """
         ctx, terminator = self.ctx, body.ops[-1]
         for place, value in enumerate(terminator.operands):
@@ -76,11 +72,8 @@ class LoopCarried:
     def advance(self, terminator: ir.Op, values: list[ir.Value]) -> None:
         """Give every variable its next value; none is overwritten while another still needs it."""
         ctx = self.ctx
-        waiting = {}
-        for place, (value, held) in enumerate(zip(values, self.held, strict=True)):
-            if isinstance(held, Buffer) and ctx.get(value) is not held:
-                waiting[place] = value
         buffers = {place: held for place, held in enumerate(self.held) if isinstance(held, Buffer)}
+        waiting = {p: values[p] for p, held in buffers.items() if ctx.get(values[p]) is not held}
         while waiting:
             reads = {place: self._reads(value, buffers) for place, value in waiting.items()}
             free = [
@@ -94,14 +87,13 @@ class LoopCarried:
                 with ctx.scope():
                     nests.materialise(ctx, waiting.pop(place), terminator, into=buffers[place])
                 continue
-            # They wait for each other: put one aside.
+            # They need each other's old values: copy one.
             value = next(v for place, v in waiting.items() if reads[place])
-            copy = ctx.new_buffer(value.type.elem, value.type.shape)
-            nests.materialise(ctx, value, terminator, into=copy)
+            nests.materialise(ctx, value, terminator, into=ctx.buffer_of(value))
         self.next_values = [None if v.type.rank else ctx.scalar(v) for v in values]
 
     def _reads(self, value: ir.Value, buffers: dict[int, Buffer]) -> set[int]:
-        """The variables whose old value evaluating `value` reads."""
+        """Return the variables whose old value evaluating `value` reads."""
         memories = schedule.memories_read(self.ctx, value)
         return {place for place, buffer in buffers.items() if buffer.memory in memories}
 

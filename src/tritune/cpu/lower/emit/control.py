@@ -1,8 +1,7 @@
-"""Blocks, branches, loops and calls.
+"""Writes blocks, branches, loops and calls.
 
-Scalars flow through phi nodes. Tensors that flow through control flow do so in buffers: every loop
-variable, every result of an `if` has one, and whoever passes a value on computes it right into that
-buffer.
+Scalars flow through phi nodes, tensors through buffers: every loop variable and every result of an
+`if` has one, and its next value is computed into that buffer.
 """
 
 from __future__ import annotations
@@ -13,15 +12,23 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.faults import unexpected
+from tritune.cpu.lower.analysis.shapes import origin
 from tritune.cpu.lower.analysis.usage import is_eager, walk
-from tritune.cpu.lower.context import Buffer, Context, row_major
+from tritune.cpu.lower.context import ZERO, Buffer, Context, row_major
 from tritune.cpu.lower.emit import effects, elementwise, nests, prefetch, reduce
 from tritune.cpu.lower.emit.carried import LoopCarried
-from tritune.cpu.lower.emit.evaluate import EVALUATED, Nest, constant_value
+from tritune.cpu.lower.emit.evaluate import Nest, can_evaluate, constant_value
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.dot import emit_dot, plan_dots
 from tritune.cpu.lower.gemm.skinny import uses_bf16_dot
-from tritune.cpu.lower.llvm import I32, PTR, constant, i64, memory_type, scalar_type
+from tritune.cpu.lower.llvm import (
+    I32,
+    constant,
+    global_constant,
+    i64,
+    memory_type,
+    scalar_type,
+)
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.errors import CompileError
 
@@ -30,6 +37,8 @@ _IGNORED = frozenset("ttg.barrier gpu.barrier llvm.intr.assume tt.assume ttg.asy
 
 
 class FunctionLowering:
+    """Writes one function, operation by operation in program order."""
+
     def __init__(self, ctx: Context, function: ir.Function) -> None:
         self.ctx = ctx
         self.function = function
@@ -67,14 +76,14 @@ class FunctionLowering:
             self.blocks[block] = e.function.append_basic_block("bb")
             for arg in block.args:
                 if arg.type.rank:
-                    self.ctx.set(arg, self.ctx.new_buffer(arg.type.elem, arg.type.shape))
+                    self.ctx.set(arg, self.ctx.buffer_of(arg))
         self.block(blocks[0])
         for block in blocks[1:]:
             e.b.position_at_end(self.blocks[block])
             for arg in block.args:
                 if not arg.type.rank:
                     self.ctx.set(arg, self.phis[arg])
-            # What this block puts into buffers is not there for a block that is reached around it.
+            # A block that this one does not dominate must not use the buffers filled here.
             with self.ctx.scope():
                 self.block(block)
                 kept = {r: self.ctx.get(r) for op in block.ops for r in op.results}
@@ -111,17 +120,15 @@ class FunctionLowering:
             raise CompileError(op.name, "the CPU backend has no lowering for it", str(op.loc))
 
     def _lazy(self, op: ir.Op) -> None:
-        """Nothing is emitted; refuse now what could not be evaluated later."""
+        """Emit nothing, but refuse what could not be evaluated later."""
         ctx = self.ctx
-        if not _can_evaluate(op):
+        if not can_evaluate(op):
             raise CompileError(op.name, "the CPU backend has no lowering for it", str(op.loc))
         for result in op.results:
             if op.name == "tt.load":
                 ctx.note_load(result)
-            depth = 1 + max(
-                (self._depth.get(o, 0) for o in op.operands if ctx.get(o) is None), default=0
-            )
-            self._depth[result] = depth
+            depths = [self._depth.get(o, 0) for o in op.operands if ctx.get(o) is None]
+            self._depth[result] = depth = 1 + max(depths, default=0)
             if depth > schedule.LONGEST_CHAIN:
                 nests.materialise(ctx, result, op)
                 self._depth[result] = 0
@@ -131,14 +138,9 @@ class FunctionLowering:
     def _constant_table(self, op: ir.Op) -> None:
         ctx, result = self.ctx, op.result
         kind = scalar_type(result.type.elem) if result.type.elem != "i1" else ll.IntType(8)
-        table = ll.ArrayType(kind, result.type.numel)
-        place = ll.GlobalVariable(
-            ctx.kernel.module, table, ctx.kernel.module.get_unique_name("table")
-        )
-        place.linkage, place.global_constant = "internal", True
-        place.initializer = ll.Constant(table, list(op.attrs["value"]))
+        place = global_constant(ctx.kernel.module, "table", kind, list(op.attrs["value"]))
         shape = result.type.shape
-        ctx.set(result, Buffer(place.bitcast(PTR), result.type.elem, shape, row_major(shape)))
+        ctx.set(result, Buffer(place, result.type.elem, shape, row_major(shape)))
 
     def _scalar(self, op: ir.Op) -> None:
         ctx, name = self.ctx, op.name
@@ -159,12 +161,12 @@ class FunctionLowering:
             raise CompileError(name, "the CPU backend has no lowering for it", str(op.loc))
 
     def _reshape(self, op: ir.Op) -> None:
-        """Row-major tensors have the same elements in the same order whatever their shape."""
+        """Show a tensor's row-major buffer in another shape."""
         ctx, source = self.ctx, op.operands[0]
         held = ctx.get(source)
         unroll_up_to = row_major(source.type.shape)
         if not isinstance(held, Buffer) or _differ(held.strides, unroll_up_to, source.type.shape):
-            into = ctx.new_buffer(source.type.elem, source.type.shape)
+            into = ctx.buffer_of(source)
             with ctx.scope():
                 nests.materialise(ctx, source, op, into=into)
             held = into
@@ -174,33 +176,30 @@ class FunctionLowering:
 
     def _cat(self, op: ir.Op) -> None:
         ctx, result = self.ctx, op.result
-        whole = ctx.new_buffer(result.type.elem, result.type.shape)
+        whole = ctx.buffer_of(result)
         place = 0
         for part in op.operands:
             memory = ctx.b.gep(whole.memory, [i64(place)], source_etype=memory_type(whole.elem))
+            into = Buffer(memory, whole.elem, part.type.shape, whole.strides)
             with ctx.scope():
-                nests.materialise(
-                    ctx, part, op, Buffer(memory, whole.elem, part.type.shape, whole.strides)
-                )
+                nests.materialise(ctx, part, op, into)
             place += part.type.shape[0] * whole.strides[0]
         ctx.set(result, whole)
 
     def _unsplat(self, op: ir.Op) -> None:
-        nest = Nest(self.ctx, 1)
-        self.ctx.set(op.result, nest.at(op.operands[0], nests.element_zero(op.operands[0])).x)
+        first = (ZERO,) * op.operands[0].type.rank
+        self.ctx.set(op.result, Nest(self.ctx, 1).at(op.operands[0], first).x)
 
     def _return(self, op: ir.Op) -> None:
         ctx = self.ctx
-        if not op.operands:
-            ctx.emit_return()
-        elif len(op.operands) == 1:
-            ctx.emit_return(ctx.scalar(op.operands[0]))
-        else:
-            kind = ctx.e.function.function_type.return_type
-            pack: ll.Value = ll.Constant(kind, ll.Undefined)
-            for place, value in enumerate(op.operands):
-                pack = ctx.b.insert_value(pack, ctx.scalar(value), place)
-            ctx.emit_return(pack)
+        if len(op.operands) <= 1:
+            ctx.emit_return(*(ctx.scalar(value) for value in op.operands))
+            return
+        kind = ctx.e.function.function_type.return_type
+        results: ll.Value = ll.Constant(kind, ll.Undefined)
+        for place, value in enumerate(op.operands):
+            results = ctx.b.insert_value(results, ctx.scalar(value), place)
+        ctx.emit_return(results)
 
     def _call(self, op: ir.Op) -> None:
         ctx = self.ctx
@@ -208,26 +207,21 @@ class FunctionLowering:
         args = [ctx.scalar(o) for o in op.operands]
         outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
         if callee in ctx.kernel.asserting:
-            failed = ctx.b.icmp_unsigned(
-                "!=", ctx.b.load(ctx.program.status, typ=I32), ll.Constant(I32, 0)
-            )
+            status = ctx.b.load(ctx.program.status, typ=I32)
+            failed = ctx.b.icmp_unsigned("!=", status, ll.Constant(I32, 0))
             with ctx.b.if_then(failed, likely=False):
                 effects.return_early(ctx)
-                ctx.b.position_at_end(ctx.b.append_basic_block("unreachable"))
-        if len(op.results) == 1:
-            ctx.set(op.result, outcome)
-        else:
-            for place, result in enumerate(op.results):
-                ctx.set(result, ctx.b.extract_value(outcome, place))
+        for place, result in enumerate(op.results):
+            several = len(op.results) > 1
+            ctx.set(result, ctx.b.extract_value(outcome, place) if several else outcome)
 
     def _leave_block(self, op: ir.Op, target: ir.Block, values: list[ir.Value]) -> None:
-        """Pass values to the arguments of a block that is about to be entered."""
+        """Pass values to the arguments of a block and branch to it."""
         ctx = self.ctx
         here = ctx.b.block
         for arg, value in zip(target.args, values, strict=True):
-            if arg.type.rank:
-                buffer = ctx.get(arg)
-                assert isinstance(buffer, Buffer)
+            buffer = ctx.get(arg) if arg.type.rank else None
+            if isinstance(buffer, Buffer):
                 with ctx.scope():
                     nests.materialise(ctx, value, op, into=buffer)
                 here = ctx.b.block
@@ -238,12 +232,11 @@ class FunctionLowering:
                     builder.position_at_start(self.blocks[target])
                     self.phis[arg] = builder.phi(scalar_type(arg.type.elem))
                 self.phis[arg].add_incoming(ctx.scalar(value), here)
+        ctx.b.branch(self.blocks[target])
 
     def _branch(self, op: ir.Op) -> None:
         nests.materialise_pending_loads(self.ctx, op)
-        target, values = op.successors[0]
-        self._leave_block(op, target, values)
-        self.ctx.b.branch(self.blocks[target])
+        self._leave_block(op, *op.successors[0])
 
     def _conditional_branch(self, op: ir.Op) -> None:
         ctx = self.ctx
@@ -254,10 +247,9 @@ class FunctionLowering:
         for edge, (target, values) in zip(edges, op.successors, strict=True):
             ctx.b.position_at_end(edge)
             self._leave_block(op, target, values)
-            ctx.b.branch(self.blocks[target])
 
     def _hoist(self, op: ir.Op) -> None:
-        """Before a loop: compute once what its body would compute in every iteration."""
+        """Compute before a loop what its body would compute in every iteration."""
         ctx = self.ctx
         inside = [inner for region in op.regions for inner in walk(region)]
         for inner in inside:
@@ -269,25 +261,16 @@ class FunctionLowering:
                 value = self._as_multiplied(inner, value)
                 if ctx.get(value) is not None:
                     continue
-                # A broadcast costs nothing to evaluate: what is spread out is what should be
-                # computed once.
-                while (
-                    value not in ctx.layout
-                    and value.owner is not None
-                    and value.owner.name in _BROADCASTS
-                ):
-                    value = value.owner.operands[0]
+                # A broadcast costs nothing to evaluate: its operand should be computed once.
+                value = origin(value, _BROADCASTS, stop=ctx.layout.__contains__)
                 if value.type.rank == 0 or ctx.get(value) is not None:
                     continue
-                nodes = schedule.lazy_nodes(ctx, [value])
-                if (
-                    any(schedule.weight(ctx, v) >= 2 for v in nodes)
-                    or schedule.cost(ctx, value) > 4
-                ):
+                weights = [schedule.weight(ctx, v) for v in schedule.lazy_nodes(ctx, [value])]
+                if max(weights, default=0) >= 2 or sum(weights) > 4:
                     nests.materialise(ctx, value, op)
 
     def _as_multiplied(self, op: ir.Op, value: ir.Value) -> ir.Value:
-        """What an operation reads of an operand: of bf16 that it would multiply as such, these."""
+        """Return what an operation reads: the bf16 behind an f32 operand if it multiplies those."""
         gemm = self.products[op].gemm if op in self.products else None
         if gemm is None or value is not gemm.stationary or not uses_bf16_dot(self.ctx, gemm):
             return value
@@ -295,18 +278,22 @@ class FunctionLowering:
         assert narrow is not None
         return narrow
 
+    def _loop_blocks(self, name: str) -> tuple[ll.Block, ll.Block, ll.Block, ll.Block]:
+        """Enter a new loop's head; return the blocks before it, its head, its body, its end."""
+        b = self.ctx.b
+        before = b.block
+        head, body, end = (b.append_basic_block(f"{name}.{p}") for p in ("head", "body", "end"))
+        b.branch(head)
+        b.position_at_end(head)
+        return before, head, body, end
+
     def _for(self, op: ir.Op) -> None:
         ctx, b = self.ctx, self.ctx.b
         self._hoist(op)
         body = op.regions[0].blocks[0]
         lower, upper, step = (ctx.scalar(o) for o in op.operands[:3])
         carried = LoopCarried(ctx, op, body.args[1:], op.operands[3:])
-        before = b.block
-        head = b.append_basic_block("for.head")
-        inside = b.append_basic_block("for.body")
-        end = b.append_basic_block("for.end")
-        b.branch(head)
-        b.position_at_end(head)
+        before, head, inside, end = self._loop_blocks("for")
         index = b.phi(lower.type, "iv")
         index.add_incoming(lower, before)
         carried.enter(before)
@@ -314,19 +301,18 @@ class FunctionLowering:
         b.cbranch(compare("<", index, upper), inside, end)
         b.position_at_end(inside)
         with ctx.scope():
-            first, left = b.icmp_unsigned("==", index, lower), b.sub(upper, index)
-            around = ctx.loop
-            ctx.loop = prefetch.loop_info(op, _values_inside(op), first, step, left)
+            is_first, remaining = b.icmp_unsigned("==", index, lower), b.sub(upper, index)
+            outer = ctx.loop
+            ctx.loop = prefetch.loop_info(op, _values_inside(op), is_first, step, remaining)
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
             carried.compute_in_place(body)
             self.block(body)
             carried.advance(body.ops[-1], body.ops[-1].operands)
-            following = b.add(index, step)
-            index.add_incoming(following, b.block)
+            index.add_incoming(b.add(index, step), b.block)
             carried.close(b.block)
             b.branch(head)
-            ctx.loop = around
+            ctx.loop = outer
         b.position_at_end(end)
         carried.bind(op.results)
 
@@ -335,24 +321,16 @@ class FunctionLowering:
         self._hoist(op)
         before_block, after_block = (region.blocks[0] for region in op.regions)
         carried = LoopCarried(ctx, op, before_block.args, op.operands)
-        start = b.block
-        head = b.append_basic_block("while.head")
-        inside = b.append_basic_block("while.body")
-        end = b.append_basic_block("while.end")
-        b.branch(head)
-        b.position_at_end(head)
+        start, head, inside, end = self._loop_blocks("while")
         carried.enter(start)
         with ctx.scope():
             carried.bind(before_block.args)
             self.block(before_block)
             condition = before_block.ops[-1]
-            passed = []
-            for value in condition.operands[1:]:
-                passed.append(
-                    nests.materialise(ctx, value, condition)
-                    if value.type.rank
-                    else ctx.scalar(value)
-                )
+            passed = [
+                nests.materialise(ctx, value, condition) if value.type.rank else ctx.scalar(value)
+                for value in condition.operands[1:]
+            ]
             nests.materialise_pending_loads(ctx, condition)
             b.cbranch(ctx.scalar(condition.operands[0]), inside, end)
             b.position_at_end(inside)
@@ -369,43 +347,32 @@ class FunctionLowering:
 
     def _if(self, op: ir.Op) -> None:
         ctx, b = self.ctx, self.ctx.b
-        targets = [
-            ctx.new_buffer(r.type.elem, r.type.shape, ctx.layout.get(r)) if r.type.rank else None
-            for r in op.results
-        ]
-        edges = [b.append_basic_block("then"), b.append_basic_block("else")]
+        buffers = {r: ctx.buffer_of(r, ctx.layout.get(r)) for r in op.results if r.type.rank}
+        branches = [b.append_basic_block("then"), b.append_basic_block("else")]
         end = b.append_basic_block("if.end")
-        b.cbranch(ctx.scalar(op.operands[0]), *edges)
-        arrivals: list[tuple[ll.Block, list[ll.Value | None]]] = []
-        for number, edge in enumerate(edges):
-            b.position_at_end(edge)
-            scalars: list[ll.Value | None] = []
+        b.cbranch(ctx.scalar(op.operands[0]), *branches)
+        incoming: list[tuple[ll.Block, dict[ir.Value, ll.Value]]] = []
+        for number, branch in enumerate(branches):
+            b.position_at_end(branch)
+            scalars: dict[ir.Value, ll.Value] = {}
             if number < len(op.regions) and op.regions[number].blocks:
                 with ctx.scope():
                     block = op.regions[number].blocks[0]
                     self.block(block)
-                    yielded = block.ops[-1]
-                    for value, buffer in zip(
-                        yielded.operands if op.results else [], targets, strict=True
-                    ):
-                        if buffer is not None:
-                            nests.materialise(ctx, value, yielded, into=buffer)
-                    scalars = [
-                        ctx.scalar(v) if buffer is None else None
-                        for v, buffer in zip(
-                            yielded.operands if op.results else [], targets, strict=True
-                        )
-                    ]
-            arrivals.append((b.block, scalars))
+                    yielded = dict(zip(op.results, block.ops[-1].operands, strict=False))
+                    for result, buffer in buffers.items():
+                        nests.materialise(ctx, yielded[result], block.ops[-1], into=buffer)
+                    scalars = {r: ctx.scalar(v) for r, v in yielded.items() if r not in buffers}
+            incoming.append((b.block, scalars))
             b.branch(end)
         b.position_at_end(end)
-        for place, (result, buffer) in enumerate(zip(op.results, targets, strict=True)):
-            if buffer is not None:
-                ctx.set(result, buffer)
+        for result in op.results:
+            if result in buffers:
+                ctx.set(result, buffers[result])
                 continue
             phi = b.phi(scalar_type(result.type.elem))
-            for block, scalars in arrivals:
-                phi.add_incoming(scalars[place], block)
+            for source, scalars in incoming:
+                phi.add_incoming(scalars[result], source)
             ctx.set(result, phi)
 
 
@@ -417,7 +384,3 @@ def _values_inside(loop: ir.Op) -> set[ir.Value]:
 
 def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return any(n > 1 and s != t for s, t, n in zip(strides, other, shape, strict=True))
-
-
-def _can_evaluate(op: ir.Op) -> bool:
-    return op.name in EVALUATED or elementwise.supported(op.name)

@@ -29,7 +29,7 @@ NARROW_FLOATS = ("f16", "bf16", "f8E4M3FN", "f8E5M2")
 
 
 def widen(e: Emitter, x: ll.Value, elem: str) -> ll.Value:
-    """The exact f32 value of a narrow float; f32 and f64 as they are."""
+    """Return the exact f32 value of a narrow float; f32 and f64 as they are."""
     n = lanes_of(x.type)
     b = e.b
     if elem == "f16":
@@ -51,7 +51,7 @@ def narrow(
 ) -> ll.Value:
     """Round an f32 to a narrow float: to nearest, ties to even, or towards zero (`rtz`).
 
-    What is too large for an fp8 format becomes its largest number; `finite`: infinity as well.
+    Overflow to an fp8 format saturates at its largest number, with `finite` infinity does too.
     """
     n = lanes_of(x.type)
     if rounding == "rtz" and elem in NARROW_FLOATS:
@@ -60,12 +60,7 @@ def narrow(
         return e.b.fptrunc(x, vector_of(HALF, n))
     if elem == "bf16":
         return _narrow_bf16(e, x, n)
-    if elem == "f8E5M2":
-        infinity = None if finite else 0x7C
-        return _narrow_fp8(e, x, n, 2, bias=15, largest=57344.0, infinity=infinity)
-    if elem == "f8E4M3FN":
-        return _narrow_fp8(e, x, n, 3, bias=7, largest=448.0)
-    return x
+    return _narrow_fp8(e, x, n, elem, finite) if elem in NARROW_FLOATS else x
 
 
 def float_to_float(
@@ -75,14 +70,9 @@ def float_to_float(
     if source == target:
         return x
     n = lanes_of(x.type)
-    if source == "f64":
-        if target == "f32":
-            if rounding == "rtz":
-                return _f64_to_f32(e, x, n, odd=False)
-            return e.b.fptrunc(x, vector_of(FLOAT, n))
-        x = _f64_to_f32(e, x, n, odd=True)
-    else:
-        x = widen(e, x, source)
+    if source == "f64" and target == "f32" and rounding != "rtz":
+        return e.b.fptrunc(x, vector_of(FLOAT, n))
+    x = _f64_to_f32(e, x, n, target != "f32") if source == "f64" else widen(e, x, source)
     if target == "f64":
         return e.b.fpext(x, vector_of(DOUBLE, n))
     # Triton's conversion to nearest makes infinity finite too: `cvt.rn.satfinite` on NVIDIA's
@@ -91,7 +81,7 @@ def float_to_float(
 
 
 def float_to_int(e: Emitter, x: ll.Value, source: str, target: str, signed: bool) -> ll.Value:
-    """Truncate; what does not fit becomes the nearest integer that does, NaN becomes 0."""
+    """Truncate to an integer; out of range saturates, NaN becomes 0."""
     x = widen(e, x, source)
     result = vector_of(scalar_type(target), lanes_of(x.type))
     name = "fptosi.sat" if signed else "fptoui.sat"
@@ -112,9 +102,7 @@ def int_to_float(e: Emitter, x: ll.Value, target: str, signed: bool) -> ll.Value
 
 
 def _i64_to_odd_f32(e: Emitter, x: ll.Value, n: int, signed: bool) -> ll.Value:
-    """An f32 that rounds to any narrow format as the 64-bit integer would: sticky bits are folded
-    in first.
-    """
+    """Return an f32 that rounds to a narrow format as the 64-bit integer would, by sticky bits."""
     b = e.b
     wide = vector_of(I64, n)
     zero = constant(wide, 0)
@@ -130,17 +118,14 @@ def _i64_to_odd_f32(e: Emitter, x: ll.Value, n: int, signed: bool) -> ll.Value:
 
 
 def _f64_to_f32(e: Emitter, x: ll.Value, n: int, odd: bool) -> ll.Value:
-    """Round to f32 towards zero; or to `odd`, so that a second rounding to a narrower format gives
-    the correctly rounded result.
-    """
+    """Round to f32 towards zero, or to `odd`, after which a second rounding is correct."""
     b = e.b
     single, bits = vector_of(FLOAT, n), vector_of(I32, n)
     nearest = b.fptrunc(x, single)
     back = b.fpext(nearest, x.type)
     inexact = b.fcmp_ordered("!=", back, x)
-    away = b.fcmp_ordered(
-        ">", e.intrinsic("fabs", x.type, [back]), e.intrinsic("fabs", x.type, [x])
-    )
+    sizes = [e.intrinsic("fabs", x.type, [each]) for each in (back, x)]
+    away = b.fcmp_ordered(">", *sizes)
     raw = b.bitcast(nearest, bits)
     toward = b.select(away, b.sub(raw, constant(bits, 1)), raw)
     if odd:
@@ -166,30 +151,25 @@ def _widen_e4m3(e: Emitter, x: ll.Value, n: int) -> ll.Value:
     x16 = b.zext(x, half)
     magnitude = b.and_(x16, constant(half, 0x7F))
     # As f16 bits the exponent is biased by 15 instead of 7: the value is 2^-8 of what it should be.
-    small = b.fpext(
-        b.bitcast(b.shl(magnitude, constant(half, 7)), vector_of(HALF, n)), vector_of(FLOAT, n)
-    )
+    shifted = b.bitcast(b.shl(magnitude, constant(half, 7)), vector_of(HALF, n))
+    small = b.fpext(shifted, vector_of(FLOAT, n))
     value = b.bitcast(b.fmul(small, constant(small.type, 256.0)), bits)
-    value = b.select(
-        b.icmp_unsigned("==", magnitude, constant(half, 0x7F)), constant(bits, 0x7FC00000), value
-    )
+    is_nan = b.icmp_unsigned("==", magnitude, constant(half, 0x7F))
+    value = b.select(is_nan, constant(bits, 0x7FC00000), value)
     sign = b.shl(b.zext(b.and_(x16, constant(half, 0x80)), bits), constant(bits, 24))
     return b.bitcast(b.or_(value, sign), vector_of(FLOAT, n))
 
 
-def _narrow_fp8(
-    e: Emitter,
-    x: ll.Value,
-    n: int,
-    mantissa: int,
-    *,
-    bias: int,
-    largest: float,
-    infinity: int | None = None,
-) -> ll.Value:
-    """Round to nearest even on the f32 bits. Out of range saturates, as the hardware conversions
-    do.
-    """
+#: Bits of the mantissa, bias of the exponent, largest number.
+_FORMATS = {
+    "f16": (10, 15, 65504.0), "bf16": (7, 127, 3.3895313892515355e38),
+    "f8E5M2": (2, 15, 57344.0), "f8E4M3FN": (3, 7, 448.0),
+}  # fmt: skip
+
+
+def _narrow_fp8(e: Emitter, x: ll.Value, n: int, elem: str, finite: bool) -> ll.Value:
+    """Round to nearest even on the f32 bits; overflow saturates, as in hardware conversions."""
+    mantissa, bias, largest = _FORMATS[elem]
     b = e.b
     bits, single = vector_of(I32, n), vector_of(FLOAT, n)
     raw = b.bitcast(x, bits)
@@ -211,17 +191,12 @@ def _narrow_fp8(
     denormal = b.sub(b.bitcast(magic, bits), constant(bits, raw_step))
     is_small = b.fcmp_ordered("<", clamped, constant(single, 2.0 ** (1 - bias)))
     result = b.select(is_small, denormal, normal)
-    if infinity is not None:
+    if elem == "f8E5M2" and not finite:
         is_infinite = b.icmp_unsigned("==", magnitude, constant(bits, 0x7F800000))
-        result = b.select(is_infinite, constant(bits, infinity), result)
+        result = b.select(is_infinite, constant(bits, 0x7C), result)
     is_nan = b.icmp_unsigned(">", magnitude, constant(bits, 0x7F800000))
     result = b.select(is_nan, constant(bits, 0x7F), result)
     return b.trunc(b.or_(result, sign), vector_of(I8, n))
-
-
-_KEPT_BITS = {"f16": 10, "bf16": 7, "f8E5M2": 2, "f8E4M3FN": 3}
-_SMALLEST_NORMAL = {"f16": -14, "f8E5M2": -14, "f8E4M3FN": -6}
-_LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f8E5M2": 57344.0, "f8E4M3FN": 448.0}
 
 
 def _toward_zero(e: Emitter, x: ll.Value, elem: str, n: int) -> ll.Value:
@@ -229,20 +204,20 @@ def _toward_zero(e: Emitter, x: ll.Value, elem: str, n: int) -> ll.Value:
     b = e.b
     bits, single = vector_of(I32, n), vector_of(FLOAT, n)
     raw = b.bitcast(x, bits)
-    drop = 23 - _KEPT_BITS[elem]
+    mantissa, bias, largest = _FORMATS[elem]
     magnitude = b.and_(raw, constant(bits, 0x7FFFFFFF))
-    shift = constant(bits, drop)
-    # A denormal result loses more. One of bf16 does not: f32 has been through that already.
+    shift = constant(bits, 23 - mantissa)
+    # A denormal result loses more bits; not for bf16, whose exponents are those of f32.
     if elem != "bf16":
         exponent = b.sub(b.lshr(magnitude, constant(bits, 23)), constant(bits, 127))
-        below = b.sub(constant(bits, _SMALLEST_NORMAL[elem]), exponent)
+        below = b.sub(constant(bits, 1 - bias), exponent)
         zero = constant(bits, 0)
         extra = b.select(b.icmp_signed(">", below, zero), below, zero)
         shift = b.add(shift, extra)
         limit = constant(bits, 31)
         shift = b.select(b.icmp_signed("<", shift, limit), shift, limit)
     kept = b.and_(magnitude, b.shl(constant(bits, -1), shift))
-    top = constant(single, _LARGEST[elem])
+    top = constant(single, largest)
     value = b.bitcast(kept, single)
     finite = b.icmp_unsigned("<", magnitude, constant(bits, 0x7F800000))
     over = b.and_(finite, b.fcmp_ordered(">", value, top))

@@ -1,13 +1,13 @@
-"""Operations whose effect is seen outside: atomics, prints and assertions. They run one element at
-a time.
-"""
+"""Writes what runs one element at a time: atomics, prints, assertions, histograms, gathers."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.context import Buffer, Context, Index, Point
+from tritune.cpu.lower.context import ZERO, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.convert import narrow, widen
 from tritune.cpu.lower.emit.elementwise import float_extreme
@@ -22,29 +22,20 @@ from tritune.cpu.lower.llvm import (
     PTR,
     constant,
     declare,
+    global_constant,
     i64,
+    pointee,
     scalar_type,
 )
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.errors import CompileError
 
-_ORDERINGS = {
-    "acq_rel": "acq_rel",
-    "acquire": "acquire",
-    "release": "release",
-    "relaxed": "monotonic",
-}
-
 
 def emit_atomic(ctx: Context, op: ir.Op) -> None:
-    """`tt.atomic_rmw(pointer, value, mask)` and `tt.atomic_cas(pointer, compare, value)`, with the
-    old values.
-    """
+    """Write `tt.atomic_rmw(pointer, value, mask)` or `tt.atomic_cas(pointer, compare, value)`."""
     result = op.result
-    pointee = op.operands[0].type.pointee
-    assert pointee is not None
-    shape = result.type.shape
-    old = ctx.new_buffer(result.type.elem, shape or (1,))
+    elem = pointee(op.operands[0]).elem
+    old = ctx.buffer_of(result)
     mask = op.operands[2] if op.name == "tt.atomic_rmw" and len(op.operands) > 2 else None
 
     # Every element is read before the first one is changed.
@@ -52,30 +43,24 @@ def emit_atomic(ctx: Context, op: ir.Op) -> None:
         nests.materialise(ctx, read, op)
 
     def body(nest: Nest, point: Point) -> None:
-        place = point or (Index(i64(0)),)
         address = ctx.e.address(nest.at(op.operands[0], point).x)
         args = [nest.at(o, point).x for o in op.operands[1:]]
         active = nest.mask_at(mask, point) if mask is not None else None
-        if active is None:
-            before = _atomic(ctx, op, address, args, pointee.elem)
-            memory.store_buffer(ctx, old, place, Lanes(before), 1)
-            return
-        with ctx.b.if_then(active.x):
-            before = _atomic(ctx, op, address, args, pointee.elem)
-            memory.store_buffer(ctx, old, place, Lanes(before), 1)
+        with nullcontext() if active is None else ctx.b.if_then(active.x):
+            before = _atomic(ctx, op, address, args, elem)
+            memory.store_buffer(ctx, old, point or (ZERO,), Lanes(before), 1)
 
     nests.each_element(ctx, op, list(op.operands), body)
-    if result.type.rank:
-        ctx.set(result, old)
-    else:
-        ctx.set(result, memory.load_buffer(ctx, old, (Index(i64(0)),), 1).x)
+    ctx.set(result, old if result.type.rank else memory.load_first(ctx, old))
 
 
 def _atomic(
     ctx: Context, op: ir.Op, address: ll.Value, args: list[ll.Value], elem: str
 ) -> ll.Value:
     b = ctx.b
-    ordering = _ORDERINGS.get(str(op.attrs.get("sem", "acq_rel")), "acq_rel")
+    ordering = str(op.attrs.get("sem", "acq_rel"))
+    if ordering not in ("acquire", "release"):
+        ordering = "monotonic" if ordering == "relaxed" else "acq_rel"
     if op.name == "tt.atomic_cas":
         return _compare_and_swap(ctx, address, args, elem)
     kind = op.attrs["op"]
@@ -91,7 +76,7 @@ def _atomic(
 
 
 def _compare_and_swap(ctx: Context, address: ll.Value, args: list[ll.Value], elem: str) -> ll.Value:
-    """Floats are compared by their bits, as on a GPU."""
+    """Compare and swap; floats are compared by their bits, as on a GPU."""
     b = ctx.b
     kind = scalar_type(elem)
     raw = ll.IntType(ir.BITS[elem]) if not isinstance(kind, ll.IntType) else kind
@@ -104,7 +89,7 @@ def _compare_and_swap(ctx: Context, address: ll.Value, args: list[ll.Value], ele
 def _update_loop(
     ctx: Context, address: ll.Value, value: ll.Value, elem: str, kind: str
 ) -> ll.Value:
-    """What the machine has no instruction for: compute, then swap if nothing changed meanwhile."""
+    """Update atomically without an instruction for it: compute, then compare and swap."""
     e, b = ctx.e, ctx.b
     raw = ll.IntType(ir.BITS[elem])
     first = b.load(address, typ=raw, align=raw.width // 8)
@@ -128,18 +113,12 @@ def _update_loop(
 
 
 def string_constant(module: ll.Module, words: str) -> ll.Value:
-    """A zero-terminated string in the object's constants."""
-    data = bytearray(words.encode() + b"\0")
-    kind = ll.ArrayType(I8, len(data))
-    found = ll.GlobalVariable(module, kind, module.get_unique_name("text"))
-    found.linkage = "internal"
-    found.global_constant = True
-    found.initializer = ll.Constant(kind, data)
-    return found.bitcast(PTR)
+    """Return a zero-terminated string in the object's constants."""
+    return global_constant(module, "text", I8, bytearray(words.encode() + b"\0"))
 
 
 def emit_print(ctx: Context, op: ir.Op) -> None:
-    """One line per element, in the form Triton prints on a GPU."""
+    """Print one line per element, in the form Triton prints on a GPU."""
     prefix, hexadecimal = op.attrs.get("prefix", ""), op.attrs.get("hex", False)
     signed = op.attrs.get("isSigned") or [1] * len(op.operands)
     module = ctx.kernel.module
@@ -148,7 +127,7 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
         words = string_constant(module, f"pid (%d, %d, %d){prefix}\n")
         ctx.b.call(printf, [words, *ctx.program.ids])
     for number, operand in enumerate(op.operands):
-        label = f"{prefix}" if len(op.operands) == 1 else f"{prefix}(operand {number}) "
+        label = prefix if len(op.operands) == 1 else f"{prefix}(operand {number}) "
 
         def body(
             nest: Nest,
@@ -157,10 +136,8 @@ def emit_print(ctx: Context, op: ir.Op) -> None:
             label: str = label,
             number: int = number,
         ) -> None:
-            value = nest.at(operand, point).x
-            form, shown = _printable(
-                ctx, value, operand.type.elem, hexadecimal, bool(signed[number])
-            )
+            value, kind = nest.at(operand, point).x, operand.type.elem
+            form, shown = _printable(ctx, value, kind, hexadecimal, bool(signed[number]))
             # As wide as the last index of each dimension, as Triton has it.
             where = ", ".join(f"%{len(str(n - 1))}lld" for n in operand.type.shape)
             words = string_constant(module, f"pid (%d, %d, %d) idx ({where}){label}{form}\n")
@@ -188,7 +165,7 @@ def _printable(
 
 
 class Assertion:
-    """A `tt.assert` whose elements are seen in a loop nest: after that, a false one ends this
+    """A `tt.assert` whose elements are checked in a loop nest. After it, a false one ends this
     program, and the launcher raises once the launch has ended.
     """
 
@@ -201,26 +178,24 @@ class Assertion:
         ctx.b.store(ll.Constant(I8, 0), self._failed)
 
     def check(self, holds: ll.Value) -> None:
-        """Look at one element, or at those of a vector."""
-        ctx, b = self._ctx, self._ctx.b
+        """Check one element, or those of a vector."""
+        b = self._ctx.b
         if isinstance(holds.type, ll.VectorType):
-            holds = ctx.e.intrinsic("vector.reduce.and", I1, [holds], [holds.type])
+            holds = self._ctx.e.intrinsic("vector.reduce.and", I1, [holds], [holds.type])
         seen = b.load(self._failed, typ=I8)
         b.store(b.or_(seen, b.zext(b.not_(holds), I8)), self._failed)
 
     def exit_if_failed(self) -> None:
         """Leave the program if an element was false."""
-        ctx, b = self._ctx, self._ctx.b
+        b = self._ctx.b
         broken = b.icmp_unsigned("!=", b.load(self._failed, typ=I8), ll.Constant(I8, 0))
         with b.if_then(broken, likely=False):
-            _report(ctx, self._site)
-            return_early(ctx)
-            after = b.append_basic_block("unreachable")
-            b.position_at_end(after)
+            _report(self._ctx, self._site)
+            return_early(self._ctx)
 
 
 def emit_assert(ctx: Context, op: ir.Op) -> None:
-    """Look at all elements of a condition."""
+    """Check all elements of a condition."""
     condition = op.operands[0]
     assertion = Assertion(ctx, op)
     nests.each_element(
@@ -230,7 +205,7 @@ def emit_assert(ctx: Context, op: ir.Op) -> None:
 
 
 def _report(ctx: Context, site: int) -> None:
-    """The first program to fail writes what failed and where."""
+    """Write which assertion failed and in which program, if this is the first to fail."""
     b, status = ctx.b, ctx.program.status
     pair = b.cmpxchg(status, ll.Constant(I32, 0), ll.Constant(I32, 1), "seq_cst", "seq_cst")
     with b.if_then(b.extract_value(pair, 1)):
@@ -239,9 +214,10 @@ def _report(ctx: Context, site: int) -> None:
 
 
 def return_early(ctx: Context) -> None:
-    """Return at once from whatever function this is; its results are not looked at."""
+    """Return from the function, with undefined results, and go on in an unreachable block."""
     kind = ctx.e.function.function_type.return_type
     ctx.emit_return(None if isinstance(kind, ll.VoidType) else ll.Constant(kind, ll.Undefined))
+    ctx.b.position_at_end(ctx.b.append_basic_block("unreachable"))
 
 
 def emit_histogram(ctx: Context, op: ir.Op) -> None:
@@ -250,7 +226,7 @@ def emit_histogram(ctx: Context, op: ir.Op) -> None:
     bins = op.result.type.shape[0]
     if source.type.rank != 1:
         raise CompileError(op.name, "only one-dimensional tensors have a histogram", str(op.loc))
-    counts = ctx.new_buffer(op.result.type.elem, (bins,))
+    counts = ctx.buffer_of(op.result)
     kind = scalar_type(op.result.type.elem)
     with ctx.e.loop(bins, 1, "bin") as index:
         memory.store_buffer(ctx, counts, (Index(index),), Lanes(constant(kind, 0)), 1)
@@ -271,11 +247,11 @@ def emit_histogram(ctx: Context, op: ir.Op) -> None:
 
 
 def emit_gather(ctx: Context, op: ir.Op) -> None:
-    """Elements of a tensor picked along one axis by an index tensor."""
+    """Pick elements of a tensor along one axis by an index tensor."""
     source, indices = op.operands
     axis = op.attrs["axis"]
     held = nests.materialise(ctx, source, op)
-    result: Buffer = ctx.new_buffer(op.result.type.elem, op.result.type.shape)
+    result = ctx.buffer_of(op.result)
 
     def body(nest: Nest, point: Point) -> None:
         index = nest.at(indices, point).x

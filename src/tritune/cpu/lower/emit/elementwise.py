@@ -1,8 +1,7 @@
-"""One element of every elementwise operation, on scalars and vectors alike.
+"""Writes elementwise operations, on scalars and vectors alike.
 
-`emit(e, op, args)` gets the operands in registers (see `llvm.py` for what holds which element type)
-and returns the result in one. Everything here is pure; index arithmetic, memory and shapes are
-elsewhere.
+`emit(e, op, args)` takes the operands in registers (`llvm.py` has the types) and returns the result
+in one. Nothing here has a side effect.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from tritune.cpu.lower.emit.convert import float_to_float, float_to_int, int_to_
 from tritune.cpu.lower.llvm import (
     Emitter,
     constant,
+    element_bytes,
     element_of,
     lanes_of,
-    memory_bytes,
     scalar_type,
     vector_of,
 )
@@ -45,7 +44,7 @@ def emit(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 
 
 def call_math(e: Emitter, op: ir.Op, function: str, args: list[ll.Value]) -> ll.Value:
-    """A function of `vecmath`, computed in f32 for the narrow formats."""
+    """Call a function of `vecmath`, in f32 for the narrow formats."""
     elem = op.operands[0].type.elem
     if not op.operands[0].type.is_float:
         return vecmath.emit(e.b, function, args)
@@ -56,94 +55,90 @@ def call_math(e: Emitter, op: ir.Op, function: str, args: list[ll.Value]) -> ll.
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        for name in names:
-            _RULES[name] = rule
+        _RULES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
 
 
-def _float_rule(name: str, method: str) -> None:
-    """A float operation in f32 (or f64), rounded back to the operands' format."""
+def _float_rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a float operation, computed in f32 (or f64) and rounded to the operands' format."""
 
-    def rule(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-        elem = op.result.type.elem
-        wide = [widen(e, a, elem) for a in args]
-        flags = ("contract",) if op.attrs.get("contract") else ()
-        return narrow(e, getattr(e.b, method)(*wide, flags=flags), elem)
+    def register(rule: Rule) -> Rule:
+        def rounded(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
+            elem = op.result.type.elem
+            return narrow(e, rule(e, op, [widen(e, a, elem) for a in args]), elem)
 
-    _RULES[name] = rule
+        return _rule(*names)(rounded)
 
-
-for _name, _method in {
-    "addf": "fadd",
-    "subf": "fsub",
-    "mulf": "fmul",
-    "divf": "fdiv",
-    "remf": "frem",
-}.items():
-    _float_rule(f"arith.{_name}", _method)
-_RULES["tt.precise_divf"] = _RULES["tt.approx_divf"] = _RULES["arith.divf"]
+    return register
 
 
-@_rule("arith.negf")
+_FLOAT_METHODS = {
+    "arith.addf": "fadd", "arith.subf": "fsub", "arith.mulf": "fmul", "arith.remf": "frem",
+    "arith.divf": "fdiv", "tt.precise_divf": "fdiv", "tt.approx_divf": "fdiv",
+}  # fmt: skip
+
+
+@_float_rule(*_FLOAT_METHODS)
+def _float_arithmetic(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
+    flags = ("contract",) if op.attrs.get("contract") else ()
+    return getattr(e.b, _FLOAT_METHODS[op.name])(*args, flags=flags)
+
+
+@_float_rule("arith.negf")
 def _negf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    elem = op.result.type.elem
-    return narrow(e, e.b.fneg(widen(e, args[0], elem)), elem)
+    return e.b.fneg(args[0])
 
 
-@_rule("arith.minnumf", "arith.maxnumf", "arith.minimumf", "arith.maximumf")
+@_float_rule("math.fma", "math.absf")
+def _float_intrinsic(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
+    return e.intrinsic("fma" if op.name == "math.fma" else "fabs", args[0].type, args)
+
+
+@_float_rule("arith.minnumf", "arith.maxnumf", "arith.minimumf", "arith.maximumf")
 def _min_max(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    elem = op.result.type.elem
-    x, y = (widen(e, a, elem) for a in args)
-    return narrow(e, float_extreme(e, op.name.split(".")[1][:-1], x, y), elem)
+    return float_extreme(e, op.name.split(".")[1][:-1], *args)
 
 
 def float_extreme(e: Emitter, which: str, x: ll.Value, y: ll.Value) -> ll.Value:
-    """`minnum`/`maxnum` ignore a NaN beside a number; `minimum`/`maximum` return it."""
+    """Return the extreme of two; `minnum` and `maxnum` ignore a NaN beside a number."""
     b = e.b
     if which.endswith("num"):
         # A select that is no plain minimum becomes a branch where there is one lane.
         return e.intrinsic(which, x.type, [x, y])
     relation = "<" if which.startswith("min") else ">"
-    # `x < y ? x : y` is the machine's own min: it gives y when either is NaN, and y's sign for two
+    # `x < y ? x : y` is the instruction's min: it gives y when either is NaN, and y's sign for two
     # zeros.
     machine = b.select(b.fcmp_ordered(relation, x, y), x, y)
     return b.select(b.fcmp_unordered("uno", x, x), x, machine)
 
 
-@_rule("tt.clampf")
+@_float_rule("tt.clampf")
 def _clampf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    elem = op.result.type.elem
-    x, low, high = (widen(e, a, elem) for a in args)
+    x, low, high = args
     bounded = float_extreme(e, "minnum", float_extreme(e, "maxnum", x, low), high)
     if str(op.attrs.get("propagateNan", "none")).lower() in ("all", "true"):
         bounded = e.b.select(e.b.fcmp_unordered("uno", x, x), x, bounded)
-    return narrow(e, bounded, elem)
+    return bounded
 
 
-def _int_rule(name: str, method: str) -> None:
-    _RULES[name] = lambda e, op, args: getattr(e.b, method)(*args)
-
-
-for _name, _method in {
+_INT_METHODS = {
     "arith.addi": "add", "arith.subi": "sub", "arith.muli": "mul",
     "arith.andi": "and_", "arith.ori": "or_", "arith.xori": "xor",
-}.items():  # fmt: skip
-    _int_rule(_name, _method)
+    "arith.select": "select",
+}  # fmt: skip
 
 
-@_rule(
-    "arith.divsi",
-    "arith.remsi",
-    "arith.divui",
-    "arith.remui",
-    "arith.ceildivsi",
-    "arith.ceildivui",
-    "arith.floordivsi",
-)
+@_rule(*_INT_METHODS)
+def _int_arithmetic(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
+    return getattr(e.b, _INT_METHODS[op.name])(*args)
+
+
+@_rule("arith.divsi", "arith.remsi", "arith.ceildivsi", "arith.floordivsi")
+@_rule("arith.divui", "arith.remui", "arith.ceildivui")
 def _divide(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    """Integer division that cannot trap: x / 0 gives x, the smallest integer by -1 wraps."""
+    """Divide without traps: x / 0 gives x, the smallest integer by -1 wraps."""
     b = e.b
     x, y = args
     kind = op.name.split(".")[1]
@@ -154,14 +149,12 @@ def _divide(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     if kind == "ceildivui":
         up = b.icmp_unsigned("!=", b.urem(x, y), zero)
         return b.add(b.udiv(x, y), b.zext(up, x.type))
-    minus_one = constant(y.type, -1)
-    negated = b.icmp_unsigned("==", y, minus_one)
+    negated = b.icmp_unsigned("==", y, constant(y.type, -1))
     divisor = b.select(negated, one, y)
     quotient = b.select(negated, b.sub(zero, x), b.sdiv(x, divisor))
     if kind == "divsi":
         return quotient
-    remainder = b.srem(x, divisor)
-    remainder = b.select(negated, zero, remainder)
+    remainder = b.select(negated, zero, b.srem(x, divisor))
     if kind == "remsi":
         return remainder
     inexact = b.icmp_unsigned("!=", remainder, zero)
@@ -173,7 +166,7 @@ def _divide(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 
 @_rule("arith.shli", "arith.shrsi", "arith.shrui")
 def _shift(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    """Shifting by the width or more shifts every bit out, as on a GPU."""
+    """Shift; by the width or more shifts every bit out, as on a GPU."""
     b = e.b
     x, amount = args
     width = element_of(x.type).width
@@ -200,55 +193,39 @@ def _mulhi(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     return b.trunc(b.lshr(product, constant(wide, width)), args[0].type)
 
 
+_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
 @_rule("arith.cmpi")
 def _cmpi(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     predicate = op.attrs["predicate"]
-    relation = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[
-        predicate.lstrip("su")
-    ]
     compare = e.b.icmp_unsigned if predicate.startswith("u") else e.b.icmp_signed
-    return compare(relation, *args)
+    return compare(_RELATIONS[predicate.lstrip("su")], *args)
 
 
 @_rule("arith.cmpf")
 def _cmpf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     predicate = op.attrs["predicate"]
     x, y = (widen(e, a, op.operands[0].type.elem) for a in args)
-    if predicate in ("ord", "uno"):
-        return (
-            e.b.fcmp_ordered(predicate, x, y)
-            if predicate == "ord"
-            else e.b.fcmp_unordered(predicate, x, y)
-        )
     if predicate in ("true", "false", "alwaystrue", "alwaysfalse"):
         return constant(vector_of(ll.IntType(1), lanes_of(x.type)), int("true" in predicate))
-    relation = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[predicate[1:]]
     compare = e.b.fcmp_ordered if predicate[0] == "o" else e.b.fcmp_unordered
-    return compare(relation, x, y)
+    return compare(_RELATIONS.get(predicate[1:], predicate), x, y)
 
 
-@_rule("arith.select")
-def _select(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    return e.b.select(*args)
+_RESIZE = {
+    "arith.extsi": "sext", "arith.extui": "zext", "arith.trunci": "trunc",
+    "arith.index_cast": "sext", "arith.index_castui": "zext",
+}  # fmt: skip
 
 
-@_rule("arith.extsi", "arith.extui", "arith.trunci")
+@_rule(*_RESIZE)
 def _resize(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     target = vector_of(scalar_type(op.result.type.elem), lanes_of(args[0].type))
-    method = {"arith.extsi": e.b.sext, "arith.extui": e.b.zext, "arith.trunci": e.b.trunc}[op.name]
-    return method(args[0], target)
-
-
-@_rule("arith.index_cast", "arith.index_castui")
-def _index_cast(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    target = scalar_type(op.result.type.elem)
-    width = element_of(args[0].type).width
-    if width == target.width:
-        return args[0]
-    if width > target.width:
-        return e.b.trunc(args[0], vector_of(target, lanes_of(args[0].type)))
-    method = e.b.zext if op.name.endswith("ui") else e.b.sext
-    return method(args[0], vector_of(target, lanes_of(args[0].type)))
+    method = _RESIZE[op.name]
+    if element_of(args[0].type).width > element_of(target).width:
+        method = "trunc"
+    return getattr(e.b, method)(args[0], target)
 
 
 @_rule("arith.extf", "arith.truncf", "tt.fp_to_fp")
@@ -278,9 +255,8 @@ def _bitcast(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
 def _addptr(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     pointer, offset = args
     offset = offset if element_of(offset.type).width == 64 else e.b.sext(offset, pointer.type)
-    pointee = op.result.type.pointee
-    assert pointee is not None
-    return e.b.add(pointer, e.b.mul(offset, constant(offset.type, memory_bytes(pointee.elem))))
+    size = constant(offset.type, element_bytes(op.result))
+    return e.b.add(pointer, e.b.mul(offset, size))
 
 
 @_rule("tt.extern_elementwise")
@@ -291,20 +267,6 @@ def _extern(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
             op.name, f"no CPU version of the library function {op.attrs['symbol']!r}", str(op.loc)
         )
     return vecmath.emit(e.b, function[0] if isinstance(function, tuple) else function, args)
-
-
-@_rule("math.fma")
-def _fma(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    elem = op.result.type.elem
-    wide = [widen(e, a, elem) for a in args]
-    return narrow(e, e.intrinsic("fma", wide[0].type, wide), elem)
-
-
-@_rule("math.absf")
-def _absf(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    elem = op.result.type.elem
-    wide = widen(e, args[0], elem)
-    return narrow(e, e.intrinsic("fabs", wide.type, [wide]), elem)
 
 
 @_rule("tt.precise_sqrt")

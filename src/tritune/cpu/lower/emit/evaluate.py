@@ -1,97 +1,100 @@
 """Evaluates lazy tensors at one point of a loop nest.
 
-`Nest.at(value, point)` walks from a consumer back to what is in memory or in scalar registers,
-emitting each operation once per point. Shape operations cost nothing: they only change the point
-that is asked for.
+`Nest.at(value, point)` walks from a consumer back to what is in memory or in registers, and emits
+each operation once per point. Shape operations cost nothing: they only change the point.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
+
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
-from tritune.cpu.lower.analysis.usage import is_index, is_trivial_reshape
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, to_operand
+from tritune.cpu.lower.analysis.usage import is_index
 from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import elementwise, memory, prefetch
 from tritune.cpu.lower.emit import lanes as lane_math
 from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
-from tritune.cpu.lower.llvm import I32, I64, constant, i64, memory_bytes, scalar_type, vector_of
+from tritune.cpu.lower.llvm import (
+    I32,
+    I64,
+    Number,
+    constant,
+    element_bytes,
+    i64,
+    pointee,
+    scalar_type,
+    vector_of,
+)
 from tritune.errors import CompileError
 
-#: Operations that only change the point that is asked for.
-SHAPE_OPS = frozenset("tt.expand_dims tt.broadcast tt.trans tt.reshape".split())
 #: Lazy operations that are not elementwise.
-EVALUATED = SHAPE_OPS | frozenset(
+_SPECIAL = SHAPE_OPS | frozenset(
     [*"tt.splat arith.constant tt.make_range tt.load tt.join tt.split ub.poison".split(), PAIR]
 )
 
 
+def can_evaluate(op: ir.Op) -> bool:
+    """Return whether the operation can be evaluated at a point."""
+    return op.name in _SPECIAL or elementwise.supported(op.name)
+
+
 def move_point(op: ir.Op, point: Point) -> Point:
-    """Where a shape operation asks for its operand when it is itself asked for at `point`."""
-    if op.name == "tt.expand_dims":
-        axis = op.attrs["axis"]
-        return (*point[:axis], *point[axis + 1 :])
-    shape = op.operands[0].type.shape
-    if op.name == "tt.broadcast":
-        return tuple(ZERO if n == 1 else p for n, p in zip(shape, point, strict=True))
-    if op.name == "tt.trans":
-        moved: list[Index] = [ZERO] * len(point)
-        for out, source in enumerate(op.attrs["order"]):
-            moved[source] = point[out]
-        return tuple(moved)
-    assert is_trivial_reshape(op)
-    moving = iter([p for n, p in zip(op.result.type.shape, point, strict=True) if n > 1])
-    return tuple(next(moving) if n > 1 else ZERO for n in shape)
+    """Return the point of the operand that a shape operation shows at `point`."""
+    return to_operand(op, point, ZERO)
 
 
+@dataclass(eq=False)
 class Assumptions:
-    """What has been checked for the whole tile before the nest, and may be relied on inside."""
+    """What was checked for the whole tile before a nest, and holds inside."""
 
-    def __init__(self) -> None:
-        self.true_masks: set[ir.Value] = set()
-        self.remainder_offsets: dict[ir.Op, ll.Value] = {}
-        #: Extensions of integers that do not wrap within the tile.
-        self.exact_extensions: set[ir.Op] = set()
+    true_masks: set[ir.Value] = field(default_factory=set)
+    #: Remainders that do not wrap within the tile, with what they subtract.
+    remainder_offsets: dict[ir.Op, ll.Value] = field(default_factory=dict)
+    #: Extensions of integers that do not wrap within the tile.
+    exact_extensions: set[ir.Op] = field(default_factory=set)
 
 
 class Nest:
+    """Evaluates tensors inside one loop nest."""
+
     def __init__(self, ctx: Context, lanes: int, assumptions: Assumptions | None = None) -> None:
         self.ctx = ctx
         self.lanes = lanes
         self.assumptions = assumptions or Assumptions()
         self._memo: dict[tuple[ir.Value, Point], Lanes] = {}
-        #: Loads whose next tile is asked for on the way, and how far away it is.
-        self._ahead: dict[ir.Op, int | ll.Value] = {}
-        #: The same with twice the lanes, for numbers that lie in words.
+        #: Loads that also prefetch the next tile, and the distance to it.
+        self._prefetched: dict[ir.Op, Number] = {}
+        #: The same with twice the lanes, for pairs of numbers in words.
         self._twice: Nest | None = None
 
     def prefetch_loads(self, loads: list[ir.Value]) -> None:
         """Prefetch what the next iteration of the loop will load."""
-        if self.ctx.loop is None:
-            return
-        for load in loads:
-            assert load.owner is not None
+        for load in loads if self.ctx.loop is not None else ():
+            assert load.owner is not None and self.ctx.loop is not None
             distance = prefetch.stride(self.ctx, self.ctx.loop, load.owner.operands[0])
-            if distance is not None and not (isinstance(distance, int) and distance == 0):
-                self._ahead[load.owner] = distance
+            if distance is not None and distance != 0:
+                self._prefetched[load.owner] = distance
 
     def clear(self) -> None:
-        """Start at a new place in the code: nothing evaluated before is at hand there."""
+        """Forget the values computed so far: they may not dominate the code that follows."""
         self._memo.clear()
         if self._twice is not None:
             self._twice.clear()
 
     def at(self, value: ir.Value, point: Point) -> Lanes:
         key = (value, point)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._evaluate(value, point)
-        return found
+        if key not in self._memo:
+            self._memo[key] = self._evaluate(value, point)
+        return self._memo[key]
 
     def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
-        """What has been computed already."""
+        """Return the register or buffer of a value, if it was computed already."""
         return self.ctx.get(value)
 
     def _evaluate(self, value: ir.Value, point: Point) -> Lanes:
@@ -115,23 +118,25 @@ class Nest:
             return Lanes(start, 1 if point[0].lane else 0)
         if name == "tt.load":
             return self._load(op, point)
-        special = {"tt.join": self._join, "tt.split": self._split, PAIR: self._pair}.get(name)
-        if special is not None:
-            return special(op, value, point)
+        if name == "tt.join":
+            return self._join(op, point)
+        if name == "tt.split":
+            return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
+        if name == PAIR:
+            return self._pair(op, point)
         if name == "ub.poison":
             return Lanes(ll.Constant(scalar_type(value.type.elem), ll.Undefined))
         return self.apply(op, [self.at(o, point) for o in op.operands])
 
     def apply(self, op: ir.Op, args: list[Lanes]) -> Lanes:
-        """One elementwise operation, kept uniform or affine where it can be."""
+        """Emit an elementwise operation, kept uniform or affine where that is possible."""
         affine = self._apply_affine(op, args)
         if affine is not None:
             return affine
         if all(a.uniform for a in args):
             return Lanes(elementwise.emit(self.ctx.e, op, [a.x for a in args]))
-        return vector(
-            elementwise.emit(self.ctx.e, op, [to_vector(self.ctx.e, a, self.lanes) for a in args])
-        )
+        wide = [to_vector(self.ctx.e, a, self.lanes) for a in args]
+        return vector(elementwise.emit(self.ctx.e, op, wide))
 
     def _apply_affine(self, op: ir.Op, args: list[Lanes]) -> Lanes | None:
         if all(a.uniform for a in args) and op not in self.assumptions.remainder_offsets:
@@ -151,11 +156,8 @@ class Nest:
                 e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi"
             )
         if name == "tt.addptr":
-            pointee = op.result.type.pointee
-            assert pointee is not None
             offset = lane_math.resize(e, args[1], I64, True)
-            size = Lanes(i64(memory_bytes(pointee.elem)))
-            scaled = offset and lane_math.multiply(e, offset, size)
+            scaled = offset and lane_math.multiply(e, offset, Lanes(i64(element_bytes(op.result))))
             return scaled and lane_math.add(e, args[0], scaled)
         if name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
             same = scalar_type(op.operands[0].type.elem) == scalar_type(op.result.type.elem)
@@ -169,7 +171,7 @@ class Nest:
         return None
 
     def mask_at(self, mask: ir.Value, point: Point) -> Lanes | None:
-        """The mask at a point; None where it is known to be true."""
+        """Return the mask at a point, or None if it is known to be true."""
         if mask in self.assumptions.true_masks:
             return None
         lane = self.at(mask, point)
@@ -178,18 +180,16 @@ class Nest:
         return lane
 
     def _load(self, op: ir.Op, point: Point) -> Lanes:
-        pointee = op.operands[0].type.pointee
-        assert pointee is not None
         address = self.at(op.operands[0], point)
         mask = self.mask_at(op.operands[1], point) if len(op.operands) > 1 else None
-        other = (
-            self.at(op.operands[2], point) if mask is not None and len(op.operands) > 2 else None
-        )
-        if op in self._ahead and isinstance(address.step, int) and address.step:
-            prefetch.emit(self.ctx, address.x, self._ahead[op])
-        return memory.load(self.ctx, address, mask, other, pointee.elem, self.lanes)
+        masked = mask is not None and len(op.operands) > 2
+        other = self.at(op.operands[2], point) if masked else None
+        if op in self._prefetched and isinstance(address.step, int) and address.step:
+            prefetch.emit(self.ctx, address.x, self._prefetched[op])
+        elem = pointee(op.operands[0]).elem
+        return memory.load(self.ctx, address, mask, other, elem, self.lanes)
 
-    def _join(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
+    def _join(self, op: ir.Op, point: Point) -> Lanes:
         e, b = self.ctx.e, self.ctx.b
         which = point[-1]
         if which.lane:
@@ -203,10 +203,7 @@ class Nest:
         x, y = (to_vector(e, lane, self.lanes) for lane in (first, second))
         return vector(b.select(condition, x, y))
 
-    def _split(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
-        return self.at(op.operands[0], (*point, Index(i64(op.results.index(value)))))
-
-    def _pair(self, op: ir.Op, value: ir.Value, point: Point) -> Lanes:
+    def _pair(self, op: ir.Op, point: Point) -> Lanes:
         e, [source], axis = self.ctx.e, op.operands, op.attrs["axis"]
         along = point[axis]
         first = _plus(self.ctx, along.at, along.at)
@@ -229,11 +226,11 @@ class Nest:
     def _with_twice_the_lanes(self) -> Nest:
         if self._twice is None:
             self._twice = Nest(self.ctx, 2 * self.lanes, self.assumptions)
-            self._twice._ahead = self._ahead
+            self._twice._prefetched = self._prefetched
         return self._twice
 
     def _rounded_to_nearest(self, value: ir.Value) -> ir.Value | None:
-        """The f32 tensor that `value` rounds to bf16, if it does and is in no buffer."""
+        """Return the f32 tensor that `value` rounds to bf16, if it does and is in no buffer."""
         op = value.owner
         if op is None or self.ctx.get(value) is not None or self.lanes < 4:
             return None
@@ -248,12 +245,20 @@ def _plus(ctx: Context, x: ll.Value, y: ll.Value) -> ll.Value:
     return ctx.b.add(x, y, flags=("nuw", "nsw"))
 
 
+#: Bits of the mantissa, bias of the exponent, and what overflow and NaN become.
+_NARROW_FORMATS = {
+    "bf16": (7, 127, 0x7F80, 0x7FC0),
+    "f8E5M2": (2, 15, 0x7C, 0x7F),
+    "f8E4M3FN": (3, 7, 0x7E, 0x7F),
+}
+
+
 def constant_value(op: ir.Op) -> ll.Constant:
-    """The scalar of an `arith.constant` (a splat, if it is a tensor)."""
+    """Return the scalar of an `arith.constant` (of a splat, if it is a tensor)."""
     number, elem = op.attrs["value"], op.results[0].type.elem
     if isinstance(number, list):
         raise CompileError(op.name, "a constant tensor with different elements", str(op.loc))
-    if elem in ("bf16", "f8E4M3FN", "f8E5M2"):
+    if elem in _NARROW_FORMATS:
         number = float_bits(float(number), elem)
     elif op.results[0].type.is_float:
         number = float(number)
@@ -261,11 +266,16 @@ def constant_value(op: ir.Op) -> ll.Constant:
 
 
 def float_bits(number: float, elem: str) -> int:
-    """The bit pattern of a constant that is exact in the narrow format."""
-    import torch
-
-    dtype = {"bf16": torch.bfloat16, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}[
-        elem
-    ]
-    raw = torch.tensor(number, dtype=torch.float64).to(dtype)
-    return int(raw.view(torch.int16 if elem == "bf16" else torch.int8).item())
+    """Return the bits of a number in a narrow format, rounded to nearest, as a signed integer."""
+    mantissa_bits, bias, infinity, nan = _NARROW_FORMATS[elem]
+    size = abs(number)
+    if math.isnan(number):
+        bits = nan
+    elif math.isinf(number):
+        bits = infinity
+    else:
+        exponent = max(math.frexp(size)[1] - 1, 1 - bias) if size else 1 - bias
+        units = round(math.ldexp(size, mantissa_bits - exponent))
+        bits = min(units + ((exponent + bias - 1) << mantissa_bits), infinity)
+    negative = math.copysign(1, number) < 0
+    return bits - (1 << (ir.BITS[elem] - 1)) if negative else bits

@@ -1,8 +1,8 @@
-"""Reductions across the lanes of vectors, many vectors at a time.
+"""Horizontal reductions: across the lanes of vectors, many vectors at a time.
 
-Reducing the lanes of one vector takes a step for each halving, in which most lanes do nothing. Two
-vectors fit into the step of one: the halves of both are put side by side and combined. As many
-vectors as there are lanes become one vector of results, in fewer steps than there are vectors.
+Reducing the lanes of one vector takes a step for each halving, in which most lanes are idle. Two
+vectors fit into one step: the halves of both are put side by side and combined. As many vectors as
+there are lanes become one vector of results, in fewer steps than there are vectors.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 from llvmlite import ir as ll
 
-from tritune.cpu.lower.llvm import I32, Emitter, lanes_of
+from tritune.cpu.lower.llvm import Emitter, lanes_of
 
 #: Combines two vectors lane by lane.
 Join = Callable[[ll.Value, ll.Value], ll.Value]
 
 
 def sum_lanes(e: Emitter, vectors: list[ll.Value]) -> ll.Value:
-    """A vector of the sums of each vector's lanes, in order; their number is a power of two."""
+    """Return a vector with the sum of each vector's lanes; their number is a power of two."""
     return reduce_lanes(e, vectors, e.b.fadd)
 
 
 def reduce_lanes(e: Emitter, vectors: list[ll.Value], join: Join) -> ll.Value:
-    """The same for any commutative way to join two values."""
+    """Return the same for any commutative operation."""
     lanes, count = lanes_of(vectors[0].type), len(vectors)
     if count > lanes:
         parts = [reduce_lanes(e, vectors[i : i + lanes], join) for i in range(0, count, lanes)]
@@ -35,7 +35,7 @@ def reduce_lanes(e: Emitter, vectors: list[ll.Value], join: Join) -> ll.Value:
         vectors = [
             join(e.slice_lanes(v, 0, lanes), e.slice_lanes(v, lanes, lanes)) for v in vectors
         ]
-    # Every step deals the results out in turn; this order makes them come out in the given one.
+    # Every step interleaves the results; from this order they come out in the given one.
     vectors = [vectors[_reversed_bits(i, count)] for i in range(count)]
     width = lanes
     while len(vectors) > 1:
@@ -46,7 +46,7 @@ def reduce_lanes(e: Emitter, vectors: list[ll.Value], join: Join) -> ll.Value:
 
 
 def _halved(e: Emitter, x: ll.Value, y: ll.Value, width: int, join: Join) -> ll.Value:
-    """Of every `width` lanes of x and of y, the two halves joined, those of x before those of y."""
+    """Combine the two halves of every `width` lanes of x and y, those of x before those of y."""
     lanes, half = lanes_of(x.type), width // 2
 
     def chosen(first: int) -> ll.Value:
@@ -55,7 +55,7 @@ def _halved(e: Emitter, x: ll.Value, y: ll.Value, width: int, join: Join) -> ll.
             for source in (0, lanes):
                 start = source + group + first
                 picks += range(start, start + half)
-        return e.b.shuffle_vector(x, y, ll.Constant(ll.VectorType(I32, lanes), picks))
+        return e.shuffle(x, y, picks)
 
     return join(chosen(0), chosen(half))
 

@@ -1,8 +1,7 @@
-"""What a later iteration of a loop will read, where that is no fixed distance away: the next rows
-of a cache that lies in pages are where a table says.
+"""Indirect prefetching: addresses of later iterations that a table holds, as in a paged cache.
 
-Their addresses are evaluated as that iteration will evaluate them, with its variables. The loads on
-the way (of the table) are ones that it makes in any case, and nothing in the loop writes, so they
+They are evaluated as that iteration will evaluate them, with its variables. The loads on the way
+(of the table) are made by that iteration in any case, and nothing in the loop writes, so they
 cannot fail.
 """
 
@@ -12,15 +11,15 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.context import Buffer, Context, Point
-from tritune.cpu.lower.emit import elementwise, prefetch
-from tritune.cpu.lower.emit.evaluate import EVALUATED, Nest
+from tritune.cpu.lower.emit import prefetch
+from tritune.cpu.lower.emit.evaluate import Nest, can_evaluate
 from tritune.cpu.lower.emit.lanes import Lanes
 from tritune.cpu.lower.emit.prefetch import LoopInfo
 from tritune.cpu.lower.llvm import I64, i64
 
 
 def can_evaluate_later(ctx: Context, loop: LoopInfo, value: ir.Value) -> bool:
-    """Whether a later iteration's value can be evaluated in an earlier one."""
+    """Return whether a value can be evaluated as of a later iteration of the loop."""
     if value in loop.increments:
         return prefetch.increment(ctx, loop, value) is not None
     if value not in loop.defined_inside:
@@ -34,22 +33,20 @@ def can_evaluate_later(ctx: Context, loop: LoopInfo, value: ir.Value) -> bool:
         written = any(ctx.usage.writes(other) for other in loop.ops)
         if written or len(op.operands) > 1:
             return False
-    known = op.name in EVALUATED or elementwise.supported(op.name)
-    return known and all(can_evaluate_later(ctx, loop, operand) for operand in op.operands)
+    return can_evaluate(op) and all(can_evaluate_later(ctx, loop, o) for o in op.operands)
 
 
 class LaterIteration(Nest):
-    """Evaluates as the iteration so many after this one will, or this one if there is none."""
+    """Evaluates tensors as of a later iteration, or of this one if that is past the last."""
 
     def __init__(self, ctx: Context, loop: LoopInfo, iterations: ll.Value) -> None:
         super().__init__(ctx, 1)
         self._loop = loop
         b = ctx.b
-        step, left = (
-            b.zext(x, I64) if x.type.width < 64 else x for x in (loop.step, loop.remaining)
-        )
-        there = b.icmp_unsigned("<", b.mul(iterations, step), left)
-        self._iterations = b.select(there, iterations, i64(0))
+        bounds = loop.step, loop.remaining
+        step, remaining = (b.zext(x, I64) if x.type.width < 64 else x for x in bounds)
+        exists = b.icmp_unsigned("<", b.mul(iterations, step), remaining)
+        self._iterations = b.select(exists, iterations, i64(0))
 
     def _held(self, value: ir.Value) -> ll.Value | Buffer | None:
         return None if value in self._loop.defined_inside else super()._held(value)

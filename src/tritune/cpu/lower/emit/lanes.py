@@ -1,9 +1,8 @@
-"""The value of a tensor at one point of a loop nest: one element, or a vector of neighbours along
-the lane dimension.
+"""The value of a tensor in all vector lanes at one point of a loop nest.
 
-A lane value is *uniform* (the same in every lane), *affine* (integers and addresses that grow by a
-fixed step from lane to lane) or a *vector*. Index arithmetic stays in the first two forms, which is
-what turns a load into one contiguous access without any separate analysis.
+It is *uniform* (the same in every lane), *affine* (integers and addresses that grow by a fixed step
+from lane to lane) or a *vector*. Index arithmetic stays in the first two forms, so loads of
+consecutive addresses need no separate analysis.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LaneStride: TypeAlias = "int | ll.Value"
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """`x` is the value of lane 0 when `step` is given (0: uniform), else the whole vector."""
+    """The value of lane 0 and the step between lanes, or a whole vector and no step."""
 
     x: ll.Value
     step: LaneStride | None = 0
@@ -46,14 +45,14 @@ def in_register(x: ll.Value) -> Lanes:
 
 
 def to_vector(e: Emitter, lane: Lanes, lanes: int) -> ll.Value:
-    """All lanes in one register (a scalar when there is one lane)."""
+    """Return all lanes in one register (a scalar if there is one lane)."""
     if lane.step is None or lanes == 1:
         return lane.x
     base = e.splat(lane.x, lanes)
     if lane.uniform:
         return base
     kind = vector_of(lane.x.type, lanes)
-    ramp = e.iota(lane.x.type, lanes)
+    ramp = ll.Constant(kind, list(range(lanes)))
     if isinstance(lane.step, int):
         width = lane.x.type.width
         ramp = ll.Constant(kind, [_signed(lane.step * i, width) for i in range(lanes)])
@@ -62,7 +61,7 @@ def to_vector(e: Emitter, lane: Lanes, lanes: int) -> ll.Value:
 
 
 def add(e: Emitter, x: Lanes, y: Lanes, negate: bool = False) -> Lanes | None:
-    """x + y (or x - y) if both are affine."""
+    """Return x + y (or x - y) if both are affine."""
     if x.step is None or y.step is None:
         return None
     base = e.b.sub(x.x, y.x) if negate else e.b.add(x.x, y.x)
@@ -73,7 +72,7 @@ def add(e: Emitter, x: Lanes, y: Lanes, negate: bool = False) -> Lanes | None:
 
 
 def multiply(e: Emitter, x: Lanes, y: Lanes) -> Lanes | None:
-    """x * y if one of them is uniform and the other affine."""
+    """Return x * y if one of them is uniform and the other affine."""
     if y.uniform and x.affine:
         x, y = y, x
     if not x.uniform or y.step is None:
@@ -88,27 +87,21 @@ def multiply(e: Emitter, x: Lanes, y: Lanes) -> Lanes | None:
 
 
 def resize(e: Emitter, x: Lanes, target: ll.Type, signed: bool) -> Lanes | None:
-    """Extend or truncate an affine value. As in Triton's own analysis, an index does not wrap
-    within a tile.
-    """
+    """Extend or truncate an affine value, which is assumed not to wrap within a tile."""
     if x.step is None:
         return None
 
-    def change(value: ll.Value) -> ll.Value:
-        if value.type.width > target.width:
-            return e.b.trunc(value, target)
-        if value.type.width == target.width:
-            return value
-        return (e.b.sext if signed else e.b.zext)(value, target)
+    def narrower(value: ll.Value) -> bool:
+        return bool(value.type.width < target.width)
 
-    return Lanes(
-        change(x.x),
-        x.step
-        if isinstance(x.step, int)
-        else e.b.sext(x.step, target)
-        if x.step.type.width < target.width
-        else change(x.step),
-    )
+    def change(value: ll.Value) -> ll.Value:
+        extend = e.b.sext if signed else e.b.zext
+        return extend(value, target) if narrower(value) else e.b.trunc(value, target)
+
+    base = change(x.x)
+    if isinstance(x.step, int):
+        return Lanes(base, x.step)
+    return Lanes(base, e.b.sext(x.step, target) if narrower(x.step) else change(x.step))
 
 
 def _as_value(step: LaneStride, kind: ll.Type) -> ll.Value:

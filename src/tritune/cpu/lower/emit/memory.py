@@ -1,20 +1,22 @@
-"""Reading and writing memory at one point of a loop nest.
+"""Reads and writes memory at one point of a loop nest.
 
-What the access becomes follows from the address lanes: one scalar access (uniform), one contiguous
-vector (affine by the element's size), or one access per lane. A lane that is masked off never
-touches its address: it is sent to a dummy slot instead, which needs no branch.
+The lanes of the address decide: one scalar access (uniform), one contiguous vector (affine by the
+element's size), or one access per lane. A lane that is masked off never touches its address: it
+accesses a dummy slot instead, which needs no branch.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir as ll
 
-from tritune.cpu.lower.context import Buffer, Context, Point
+from tritune.cpu.lower.context import ZERO, Buffer, Context, Point
 from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
 from tritune.cpu.lower.llvm import (
+    I8,
     I32,
     constant,
     i64,
+    lanes_of,
     memory_bytes,
     memory_type,
     scalar_type,
@@ -31,21 +33,21 @@ def load(
         other = None
     elif other is None:
         # Triton leaves these lanes undefined; every device gives 0, and kernels rely on it.
-        other = Lanes(constant(scalar_type(elem), _zero(scalar_type(elem))))
+        zero = 0 if isinstance(kind, ll.IntType) else 0.0
+        other = Lanes(constant(scalar_type(elem), zero))
     if address.uniform and (mask is None or mask.uniform):
-        read = _load_one(ctx, address.x, mask, kind)
+        read = _from_memory(ctx, b.load(_safe(ctx, address, mask), typ=kind, align=size), elem)
         if mask is None or other is None:
-            return Lanes(_from_memory(ctx, read, elem))
+            return Lanes(read)
         if other.uniform:
-            return Lanes(b.select(mask.x, _from_memory(ctx, read, elem), other.x))
-        read_all = e.splat(_from_memory(ctx, read, elem), lanes)
-        return vector(b.select(e.splat(mask.x, lanes), read_all, to_vector(e, other, lanes)))
+            return Lanes(b.select(mask.x, read, other.x))
+        read = e.splat(read, lanes)
+        return vector(b.select(e.splat(mask.x, lanes), read, to_vector(e, other, lanes)))
     wide = vector_of(kind, lanes)
     fallback = to_vector(e, other, lanes) if other is not None else None
     if isinstance(address.step, int) and address.step == size:
         if mask is None or mask.uniform:
-            read = _load_one(ctx, address.x, mask, wide)
-            read = _from_memory(ctx, read, elem)
+            read = _from_memory(ctx, b.load(_safe(ctx, address, mask), typ=wide, align=size), elem)
             if mask is not None:
                 read = b.select(e.splat(mask.x, lanes), read, fallback)
             return vector(read)
@@ -56,18 +58,19 @@ def load(
         return vector(_from_memory(ctx, read, elem))
     active = None
     if mask is None and isinstance(address.step, ll.Value):
-        places = _places(ctx, address.x, address.step, lanes)
+        # From a vector of addresses, each would have to be extracted before its use.
+        places = [address.x]
+        while len(places) < lanes:
+            places.append(b.add(places[-1], address.step))
     else:
         addresses, active = _lane_addresses(ctx, address, mask, lanes)
         places = [e.extract(addresses, i) for i in range(lanes)]
     scalars = [b.load(e.address(place), typ=kind, align=size) for place in places]
     read = _from_memory(ctx, e.build_vector(scalars), elem)
-    if active is not None:
-        read = b.select(active, read, fallback)
-    return vector(read)
+    return vector(read if active is None else b.select(active, read, fallback))
 
 
-#: Bytes of a vector that can be stored past the caches.
+#: The smallest vector that a nontemporal store can write.
 _MIN_NONTEMPORAL_BYTES = 16
 
 
@@ -83,26 +86,24 @@ def store(
     """Write a value, or a vector of values; with a nontemporal store, if that is possible."""
     e, b = ctx.e, ctx.b
     size = memory_bytes(elem)
-    if lanes == 1:
-        _store_one(ctx, address.x, _to_memory(ctx, value.x, elem), mask, size)
+    contiguous = isinstance(address.step, int) and address.step == size
+    written = value.x if lanes == 1 else to_vector(e, value, lanes)
+    if lanes > 1 and not contiguous:
+        addresses, _ = _lane_addresses(ctx, address, mask, lanes)
+        for i in range(lanes):
+            scalar = _to_memory(ctx, e.extract(written, i), elem)
+            b.store(scalar, e.address(e.extract(addresses, i)), align=size)
         return
-    if isinstance(address.step, int) and address.step == size:
-        written = _to_memory(ctx, to_vector(e, value, lanes), elem)
-        if nontemporal and mask is None:
-            _store_nontemporal(ctx, address.x, written, size)
-            return
-        if mask is None or mask.uniform:
-            _store_one(ctx, address.x, written, mask, size)
-            return
+    written = _to_memory(ctx, written, elem)
+    whole = lanes * size
+    if nontemporal and mask is None and lanes > 1 and whole >= _MIN_NONTEMPORAL_BYTES:
+        _store_nontemporal(ctx, address.x, written, whole, size)
+    elif lanes == 1 or mask is None or mask.uniform:
+        b.store(written, _safe(ctx, address, mask), align=size)
+    else:
         active = to_vector(e, mask, lanes)
         args = [written, e.address(address.x), ll.Constant(I32, size), active]
         e.intrinsic("masked.store", ll.VoidType(), args, [written.type, args[1].type])
-        return
-    written = to_vector(e, value, lanes)
-    addresses, _ = _lane_addresses(ctx, address, mask, lanes)
-    for i in range(lanes):
-        scalar = _to_memory(ctx, e.extract(written, i), elem)
-        b.store(scalar, e.address(e.extract(addresses, i)), align=size)
 
 
 def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lanes:
@@ -112,14 +113,19 @@ def load_buffer(ctx: Context, buffer: Buffer, point: Point, lanes: int) -> Lanes
     if stride == 0 or lanes == 1:
         return Lanes(_from_memory(ctx, b.load(place, typ=kind, align=size), buffer.elem))
     if stride == 1:
-        return vector(
-            _from_memory(ctx, b.load(place, typ=vector_of(kind, lanes), align=size), buffer.elem)
-        )
-    scalars = []
-    for i in range(lanes):
-        at = b.gep(place, [i64(i * stride)], inbounds=True, source_etype=kind)
-        scalars.append(b.load(at, typ=kind, align=size))
-    return vector(_from_memory(ctx, e.build_vector(scalars), buffer.elem))
+        read = b.load(place, typ=vector_of(kind, lanes), align=size)
+    else:
+        scalars = []
+        for i in range(lanes):
+            at = b.gep(place, [i64(i * stride)], inbounds=True, source_etype=kind)
+            scalars.append(b.load(at, typ=kind, align=size))
+        read = e.build_vector(scalars)
+    return vector(_from_memory(ctx, read, buffer.elem))
+
+
+def load_first(ctx: Context, buffer: Buffer) -> ll.Value:
+    """Return the only element of a buffer."""
+    return load_buffer(ctx, buffer, (ZERO,), 1).x
 
 
 def store_buffer(ctx: Context, buffer: Buffer, point: Point, value: Lanes, lanes: int) -> None:
@@ -139,53 +145,40 @@ def store_buffer(ctx: Context, buffer: Buffer, point: Point, value: Lanes, lanes
 
 
 def buffer_address(ctx: Context, buffer: Buffer, point: Point) -> tuple[ll.Value, int]:
-    """The address of the point's first lane, and the stride between lanes in elements."""
-    b = ctx.b
-    offset: ll.Value = i64(0)
+    """Return the address of the point's first lane, and the stride between lanes in elements."""
+    b, kind = ctx.b, memory_type(buffer.elem)
+    offset: ll.Value | None = None
     fixed, lane_stride = 0, 0
     for index, stride in zip(point, buffer.strides, strict=True):
         if index.lane:
             lane_stride = stride
         if isinstance(index.at, ll.Constant):
             fixed += index.at.constant * stride
-        else:
-            scaled = b.mul(index.at, i64(stride), flags=("nsw",)) if stride != 1 else index.at
-            offset = (
-                scaled if isinstance(offset, ll.Constant) else b.add(offset, scaled, flags=("nsw",))
-            )
+            continue
+        scaled = b.mul(index.at, i64(stride), flags=("nsw",)) if stride != 1 else index.at
+        offset = scaled if offset is None else b.add(offset, scaled, flags=("nsw",))
     place = buffer.memory
-    if not isinstance(offset, ll.Constant):
-        place = b.gep(place, [offset], inbounds=True, source_etype=memory_type(buffer.elem))
+    if offset is not None:
+        place = b.gep(place, [offset], inbounds=True, source_etype=kind)
     if fixed:
-        place = b.gep(place, [i64(fixed)], inbounds=True, source_etype=memory_type(buffer.elem))
+        place = b.gep(place, [i64(fixed)], inbounds=True, source_etype=kind)
     return place, lane_stride
 
 
-def _load_one(ctx: Context, address: ll.Value, mask: Lanes | None, kind: ll.Type) -> ll.Value:
-    """One access, scalar or vector, under a mask that is the same for all of it."""
-    if mask is not None:
-        address = ctx.b.select(mask.x, address, ctx.dummy())
-    return ctx.b.load(ctx.e.address(address), typ=kind, align=_align(kind))
+def _safe(ctx: Context, address: Lanes, mask: Lanes | None) -> ll.Value:
+    """Return the address of one access under a uniform mask: a dummy slot where it is false."""
+    place = address.x if mask is None else ctx.b.select(mask.x, address.x, ctx.dummy())
+    return ctx.e.address(place)
 
 
-def _store_one(
-    ctx: Context, address: ll.Value, written: ll.Value, mask: Lanes | None, size: int
+def _store_nontemporal(
+    ctx: Context, address: ll.Value, written: ll.Value, whole: int, size: int
 ) -> None:
-    if mask is not None:
-        address = ctx.b.select(mask.x, address, ctx.dummy())
-    ctx.b.store(written, ctx.e.address(address), align=size)
+    """Store a vector without reading its cache line first, if the address is aligned to it.
 
-
-def _store_nontemporal(ctx: Context, address: ll.Value, written: ll.Value, size: int) -> None:
-    """Store a vector without a place in the caches, for which its line would be read first.
-
-    That takes a whole and aligned vector: a tensor's own memory has them, a view need not.
+    A tensor's own memory is aligned, a view's need not be.
     """
     e, b = ctx.e, ctx.b
-    whole = written.type.count * size
-    if whole < _MIN_NONTEMPORAL_BYTES:
-        _store_one(ctx, address, written, None, size)
-        return
     ctx.kernel.uses_nontemporal = True
     aligned = b.icmp_unsigned("==", b.and_(address, i64(whole - 1)), i64(0))
     with b.if_else(aligned, likely=True) as (then, otherwise):
@@ -195,23 +188,6 @@ def _store_nontemporal(ctx: Context, address: ll.Value, written: ll.Value, size:
             stored.set_metadata("nontemporal", one)
         with otherwise:
             b.store(written, e.address(address), align=size)
-
-
-def _align(kind: ll.Type) -> int:
-    element = kind.element if isinstance(kind, ll.VectorType) else kind
-    return {ll.HalfType(): 2, ll.FloatType(): 4, ll.DoubleType(): 8}.get(
-        element
-    ) or element.width // 8
-
-
-def _places(ctx: Context, first: ll.Value, step: ll.Value, lanes: int) -> list[ll.Value]:
-    """Addresses a step apart, each made of the one before: from a vector of them, each would have
-    to be moved to where addresses are taken from.
-    """
-    places = [first]
-    while len(places) < lanes:
-        places.append(ctx.b.add(places[-1], step))
-    return places
 
 
 def _lane_addresses(
@@ -224,18 +200,9 @@ def _lane_addresses(
     return ctx.b.select(active, addresses, ctx.e.splat(ctx.dummy(), lanes)), active
 
 
-def _zero(kind: ll.Type) -> int | float:
-    return 0 if isinstance(kind, ll.IntType) else 0.0
-
-
 def _from_memory(ctx: Context, x: ll.Value, elem: str) -> ll.Value:
-    if elem != "i1":
-        return x
-    return ctx.b.icmp_unsigned("!=", x, constant(x.type, 0))
+    return ctx.b.icmp_unsigned("!=", x, constant(x.type, 0)) if elem == "i1" else x
 
 
 def _to_memory(ctx: Context, x: ll.Value, elem: str) -> ll.Value:
-    if elem != "i1":
-        return x
-    lanes = x.type.count if isinstance(x.type, ll.VectorType) else 1
-    return ctx.b.zext(x, vector_of(memory_type("i1"), lanes))
+    return ctx.b.zext(x, vector_of(I8, lanes_of(x.type))) if elem == "i1" else x

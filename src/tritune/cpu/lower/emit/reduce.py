@@ -1,9 +1,9 @@
-"""Reductions and scans along one axis, with any combine function.
+"""Writes reductions and scans along one axis, with any combine function.
 
-If the lanes run along another dimension than the reduced one, every lane keeps its own accumulator
+If the lanes run along another dimension than the reduced one, every lane has its own accumulator
 and the reduction is a plain loop (*vertical*). If they run along the reduced one (*horizontal*),
-each lane reduces its share and the lanes are combined in a tree at the end, where the combine
-function is known to be commutative; any other one sees the elements in their order.
+each lane reduces its elements, and the lanes are combined in a tree at the end if the combine
+function is known to be commutative; otherwise the elements are combined in order.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.usage import combined_by
-from tritune.cpu.lower.context import Buffer, Context, Index, Point
+from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.effects import Assertion
 from tritune.cpu.lower.emit.evaluate import Assumptions, Nest, constant_value
 from tritune.cpu.lower.emit.horizontal import reduce_lanes
-from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
-from tritune.cpu.lower.llvm import I32, constant, i64, lanes_of, scalar_type, vector_of
+from tritune.cpu.lower.emit.lanes import Lanes, in_register, to_vector, vector
+from tritune.cpu.lower.llvm import constant, i64, lanes_of, scalar_type, vector_of
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.cpu.lower.schedule.nest import NestPlan, versioned
 from tritune.errors import CompileError
 
-#: Independent accumulators that hide the latency of the combine function. Costly elements hide it
-#: by themselves, and want the registers.
+#: Independent accumulators, which hide the latency of the combine function. Costly elements hide it
+#: by themselves and need the registers.
 _UNROLL, _UNROLL_COSTLY = 4, 1
 
 _INFINITY = math.inf
@@ -41,15 +41,14 @@ _IDENTITIES: dict[str, float | int] = {
 
 
 def combine(nest: Nest, op: ir.Op, first: list[Lanes], second: list[Lanes]) -> list[Lanes]:
-    """Call the reduction's region on two partial results."""
+    """Write the combine function on two partial results, and return its results."""
     block = op.regions[0].blocks[0]
     if len(op.regions[0].blocks) != 1:
         raise CompileError(op.name, "a combine function with branches", str(op.loc))
     known: dict[ir.Value, Lanes] = dict(zip(block.args, [*first, *second], strict=True))
 
     def value_of(value: ir.Value) -> Lanes:
-        found = known.get(value)
-        return found if found is not None else Lanes(nest.ctx.scalar(value))
+        return known[value] if value in known else Lanes(nest.ctx.scalar(value))
 
     for inner in block.ops:
         if inner.name in ("tt.reduce.return", "tt.scan.return"):
@@ -67,7 +66,7 @@ def combine(nest: Nest, op: ir.Op, first: list[Lanes], second: list[Lanes]) -> l
 
 @contextmanager
 def _asserting(ctx: Context, op: ir.Op) -> Iterator[None]:
-    """Inside, the combine function is called; after it, what it asserts is looked at."""
+    """Write a combine function inside, and the check of its assertions after it."""
     inside = [inner for inner in op.regions[0].blocks[0].ops if inner.name == "tt.assert"]
     ctx.assertions = {inner: Assertion(ctx, inner) for inner in inside}
     yield
@@ -76,7 +75,7 @@ def _asserting(ctx: Context, op: ir.Op) -> Iterator[None]:
 
 
 def _identity(op: ir.Op) -> float | int | None:
-    """The neutral element of a combine function that is one known operation."""
+    """Return the neutral element of a combine function that is one known operation."""
     inner, elem = combined_by(op), op.operands[0].type.elem
     if inner is None or elem in ("f8E4M3FN", "f8E5M2", "bf16"):
         return None
@@ -92,71 +91,68 @@ class _Accumulators:
 
     def __init__(self, nest: Nest, op: ir.Op, lanes: int, start: float | int | None) -> None:
         self.nest, self.op, self.lanes = nest, op, lanes
-        ctx = nest.ctx
         self.kinds = [vector_of(scalar_type(o.type.elem), lanes) for o in op.operands]
-        self.slots = [ctx.e.slot(kind, align=64) for kind in self.kinds]
+        self.slots = [nest.ctx.e.slot(kind, align=64) for kind in self.kinds]
         if start is not None:
-            ctx.b.store(constant(self.kinds[0], start), self.slots[0])
+            nest.ctx.b.store(constant(self.kinds[0], start), self.slots[0])
 
     def get(self) -> list[Lanes]:
-        lanes = [
-            self.nest.ctx.b.load(s, typ=k) for s, k in zip(self.slots, self.kinds, strict=True)
+        b = self.nest.ctx.b
+        return [
+            in_register(b.load(slot, typ=kind))
+            for slot, kind in zip(self.slots, self.kinds, strict=True)
         ]
-        return [Lanes(x) if self.lanes == 1 else vector(x) for x in lanes]
 
     def put(self, values: list[Lanes]) -> None:
         for slot, value in zip(self.slots, values, strict=True):
             self.nest.ctx.b.store(to_vector(self.nest.ctx.e, value, self.lanes), slot)
 
     def add(self, values: list[Lanes]) -> None:
-        wide = [_widened(self.nest, v, self.lanes) for v in values]
+        wide = self._wide(values)
         self.put(combine(self.nest, self.op, self.get(), wide))
 
+    def start(self, values: list[Lanes]) -> None:
+        self.put(self._wide(values))
 
-def _widened(nest: Nest, value: Lanes, lanes: int) -> Lanes:
-    x = to_vector(nest.ctx.e, value, lanes)
-    return Lanes(x) if lanes == 1 else vector(x)
+    def _wide(self, values: list[Lanes]) -> list[Lanes]:
+        return [in_register(to_vector(self.nest.ctx.e, v, self.lanes)) for v in values]
+
+    def store(self, buffers: list[Buffer], point: Point) -> None:
+        """Write the partial results to a point of the outputs, or to the only element."""
+        for buffer, value in zip(buffers, self.get(), strict=True):
+            memory.store_buffer(self.nest.ctx, buffer, point or (ZERO,), value, self.lanes)
 
 
 def emit_reduce(ctx: Context, op: ir.Op) -> None:
     shape, axis = op.operands[0].type.shape, op.attrs["axis"]
-    values = list(op.operands)
-    bits = max(v.type.bits if v.type.is_float else 32 for v in values)
-    plan = nests.plan_nest(ctx, op, values, shape, None, None, bits)
-    outputs = [
-        ctx.new_buffer(r.type.elem, r.type.shape or (1,), _output_layout(ctx, plan, axis, r))
-        for r in op.results
-    ]
+    bits = max(ctx.lane_bits(v.type) for v in op.operands)
+    plan = nests.plan_nest(ctx, op, list(op.operands), shape, elem_bits=bits)
+    horizontal = plan.lane_dim == axis
+    outputs = []
+    for result in op.results:
+        in_order = horizontal or not result.type.rank
+        fastest = None if in_order else plan.lane_dim - (plan.lane_dim > axis)
+        outputs.append(ctx.buffer_of(result, fastest))
+    start = _identity(op)
 
     def emit(assumptions: Assumptions, conservative: bool) -> None:
         nest = Nest(ctx, plan.lanes, assumptions)
-        if plan.lane_dim == axis:
-            _horizontal(nest, op, plan, outputs)
+        if not horizontal:
+            _vertical(nest, op, plan, outputs, start)
+        elif start is not None:
+            _in_lanes(nest, op, plan, outputs[0], start)
         else:
-            _vertical(nest, op, plan, outputs)
+            _in_order(nest, op, plan, outputs)
 
     with _asserting(ctx, op):
         versioned(ctx, plan.nodes, [], emit)
     nests.bind_side_outputs(ctx, plan)
     for result, buffer in zip(op.results, outputs, strict=True):
-        if result.type.rank:
-            ctx.set(result, buffer)
-        else:
-            ctx.set(result, memory.load_buffer(ctx, buffer, (Index(i64(0)),), 1).x)
-
-
-def _output_layout(ctx: Context, plan: NestPlan, axis: int, result: ir.Value) -> int | None:
-    if not result.type.rank or plan.lane_dim == axis:
-        return None
-    return plan.lane_dim - (plan.lane_dim > axis)
-
-
-def _without(point: Point, axis: int) -> Point:
-    """The place in the result; a result without dimensions lies in a buffer of one element."""
-    return (*point[:axis], *point[axis + 1 :]) or (Index(i64(0)),)
+        ctx.set(result, buffer if result.type.rank else memory.load_first(ctx, buffer))
 
 
 def _read(nest: Nest, op: ir.Op, plan: NestPlan, point: Point) -> list[Lanes]:
+    """Evaluate the operands at a point."""
     nest.clear()
     values = [nest.at(v, point) for v in op.operands]
     nests.store_side_outputs(nest, plan, point)
@@ -168,13 +164,14 @@ def _unroll(nest: Nest, op: ir.Op) -> int:
     return _UNROLL_COSTLY if costs >= schedule.COSTLY else _UNROLL
 
 
-def _vertical(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
-    """Lanes along a kept dimension: `_UNROLL` neighbouring vectors at a time, the reduced axis
+def _vertical(
+    nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer], start: float | int | None
+) -> None:
+    """Lanes along a kept dimension: a few neighbouring vectors at a time, the reduced axis
     innermost.
     """
     ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[lane_dim] // lanes))
-    start = _identity(op)
     outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
     ranges = [(plan.shape[d], 1, f"d{d}") for d in outer]
     ranges.append((plan.shape[lane_dim], lanes * group, "lanes"))
@@ -182,39 +179,27 @@ def _vertical(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> N
         at = dict(zip([*outer, lane_dim], indices, strict=True))
 
         def point_of(chunk: int, along: ll.Value) -> Point:
-            first = ctx.b.add(at[lane_dim], i64(chunk * lanes)) if chunk else at[lane_dim]
+            first = ctx.e.plus(at[lane_dim], chunk * lanes, ())
             return plan.point({**at, axis: along, lane_dim: first})
 
         sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
-        skipped = 0
-        if start is None:
-            skipped = 1
+        skipped = 0 if start is not None else 1
+        if skipped:
             for chunk, partial in enumerate(sums):
-                values = _read(nest, op, plan, point_of(chunk, i64(0)))
-                partial.put([_widened(nest, v, lanes) for v in values])
+                partial.start(_read(nest, op, plan, point_of(chunk, i64(0))))
         if plan.shape[axis] > skipped:
             with ctx.e.loop(plan.shape[axis] - skipped, 1, "reduce") as index:
-                along = ctx.b.add(index, i64(skipped)) if skipped else index
+                along = ctx.e.plus(index, skipped, ())
                 for chunk, partial in enumerate(sums):
                     partial.add(_read(nest, op, plan, point_of(chunk, along)))
         for chunk, partial in enumerate(sums):
-            place = _without(point_of(chunk, i64(0)), axis)
-            for buffer, value in zip(outputs, partial.get(), strict=True):
-                memory.store_buffer(ctx, buffer, place, value, lanes)
-
-
-def _horizontal(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
-    """Lanes along the reduced axis: `_UNROLL` accumulators per row, combined when the row ends."""
-    start = _identity(op)
-    if start is None:
-        _in_order(nest, op, plan, outputs)
-    else:
-        _in_lanes(nest, op, plan, outputs[0], start)
+            point = point_of(chunk, i64(0))
+            partial.store(outputs, (*point[:axis], *point[axis + 1 :]))
 
 
 def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: float | int) -> None:
-    """A combine function known to be commutative: every lane reduces its own elements of a row, and
-    the lanes of several rows are combined together.
+    """Lanes along the reduced axis, with a commutative combine function: every lane reduces its own
+    elements of a row, and the lanes of several rows are combined together.
     """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[axis] // lanes))
@@ -227,7 +212,7 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
         sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
         with ctx.e.loop(plan.shape[axis], group * lanes, "reduce") as index:
             for chunk, partial in enumerate(sums):
-                along = ctx.b.add(index, i64(chunk * lanes)) if chunk else index
+                along = ctx.e.plus(index, chunk * lanes, ())
                 partial.add(_read(nest, op, plan, plan.point({**at, axis: along})))
         total = sums[0].get()
         for partial in sums[1:]:
@@ -235,10 +220,8 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
         return total[0]
 
     def join(x: ll.Value, y: ll.Value) -> ll.Value:
-        count = lanes_of(x.type)
-        pair = [[Lanes(v) if count == 1 else vector(v)] for v in (x, y)]
-        (joined,) = combine(Nest(ctx, count, nest.assumptions), op, *pair)
-        return joined.x
+        half = Nest(ctx, lanes_of(x.type), nest.assumptions)
+        return combine(half, op, [in_register(x)], [in_register(y)])[0].x
 
     ranges = [(plan.shape[d], 1, f"d{d}") for d in outer[:-1]]
     if outer:
@@ -254,15 +237,13 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
             for r in range(rows)
         ]
         reduced = reduce_lanes(ctx.e, totals, join)
-        last = [Index(at[d], rows > 1 and d == outer[-1]) for d in outer]
-        place = tuple(last) or (Index(i64(0)),)
-        held = vector(reduced) if rows > 1 else Lanes(reduced)
-        memory.store_buffer(ctx, output, place, held, rows)
+        point = tuple(Index(at[d], rows > 1 and d == outer[-1]) for d in outer)
+        memory.store_buffer(ctx, output, point or (ZERO,), in_register(reduced), rows)
 
 
 def _in_order(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
-    """Any other combine function: neighbours are combined with neighbours, so that the order of the
-    elements is kept.
+    """Lanes along the reduced axis, with any combine function: neighbours are combined with
+    neighbours, which keeps the order of the elements.
     """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     outer = [d for d in range(len(plan.shape)) if d != axis]
@@ -278,9 +259,7 @@ def _in_order(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> N
         if plan.shape[axis] > lanes:
             with ctx.e.loop(plan.shape[axis] - lanes, lanes, "reduce") as index:
                 running.add(read(ctx.b.add(index, i64(lanes))))
-        place = tuple(Index(at[d]) for d in outer) or (Index(i64(0)),)
-        for buffer, value in zip(outputs, running.get(), strict=True):
-            memory.store_buffer(ctx, buffer, place, value, 1)
+        running.store(outputs, tuple(Index(at[d]) for d in outer))
 
 
 def _across_lanes(nest: Nest, op: ir.Op, values: list[Lanes], lanes: int) -> list[Lanes]:
@@ -290,8 +269,7 @@ def _across_lanes(nest: Nest, op: ir.Op, values: list[Lanes], lanes: int) -> lis
     def every_second(x: ll.Value, first: int, width: int) -> Lanes:
         if width == 1:
             return Lanes(ctx.e.extract(x, first))
-        chosen = ll.Constant(ll.VectorType(I32, width), list(range(first, 2 * width, 2)))
-        return vector(ctx.b.shuffle_vector(x, ll.Constant(x.type, ll.Undefined), chosen))
+        return vector(ctx.e.shuffle(x, None, list(range(first, 2 * width, 2))))
 
     while lanes > 1:
         wide = [to_vector(ctx.e, v, lanes) for v in values]
@@ -302,9 +280,7 @@ def _across_lanes(nest: Nest, op: ir.Op, values: list[Lanes], lanes: int) -> lis
 
 
 def emit_scan(ctx: Context, op: ir.Op) -> None:
-    """An inclusive scan: in order along the axis, vector lanes along another dimension where there
-    is one.
-    """
+    """Write an inclusive scan in order along the axis, with the lanes along another dimension."""
     shape, axis = op.operands[0].type.shape, op.attrs["axis"]
     others = [d for d in range(len(shape)) if d != axis and shape[d] > 1]
     lane_dim = max(others, key=lambda d: shape[d]) if others else axis
@@ -330,7 +306,7 @@ def emit_scan(ctx: Context, op: ir.Op) -> None:
 def _scan(
     nest: Nest, op: ir.Op, plan: NestPlan, at: dict[int, ll.Value], outputs: list[Buffer]
 ) -> None:
-    """One scan along the axis, at fixed positions of the other dimensions."""
+    """Write one scan along the axis, at fixed positions of the other dimensions."""
     ctx, axis = nest.ctx, op.attrs["axis"]
     count = plan.shape[axis]
 
@@ -338,16 +314,12 @@ def _scan(
         place = ctx.b.sub(i64(count - 1), along) if op.attrs.get("reverse") else along
         return plan.point({**at, axis: place})
 
-    def put(point: Point, values: list[Lanes]) -> None:
-        for buffer, value in zip(outputs, values, strict=True):
-            memory.store_buffer(ctx, buffer, point, value, plan.lanes)
-
     running = _Accumulators(nest, op, plan.lanes, None)
     first = point_of(i64(0))
-    running.put([_widened(nest, v, plan.lanes) for v in _read(nest, op, plan, first)])
-    put(first, running.get())
+    running.start(_read(nest, op, plan, first))
+    running.store(outputs, first)
     if count > 1:
         with ctx.e.loop(count - 1, 1, "scan") as index:
             point = point_of(ctx.b.add(index, i64(1)))
             running.add(_read(nest, op, plan, point))
-            put(point, running.get())
+            running.store(outputs, point)

@@ -1,7 +1,7 @@
-"""The micro-kernel of a product: a block of the result in registers while k runs.
+"""The GEMM micro-kernel: a block of the result stays in registers while k runs.
 
-The *vector operand* lies in a buffer, contiguous along the lanes. The *scalar operand* lies in a
-buffer or is read where it is in memory.
+The *vector operand* lies in a buffer, contiguous along the lanes. The *scalar operand* is broadcast
+from a buffer or from the kernel's own memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests, prefetch
 from tritune.cpu.lower.emit.convert import narrow, widen
 from tritune.cpu.lower.emit.evaluate import Nest
-from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
+from tritune.cpu.lower.emit.lanes import in_register, to_vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
-from tritune.cpu.lower.llvm import constant, i64, memory_bytes, scalar_type, vector_of
+from tritune.cpu.lower.llvm import (
+    Number,
+    as_i64,
+    constant,
+    i64,
+    lanes_of,
+    memory_bytes,
+    scalar_type,
+    vector_of,
+)
 
 
 def compute_elem(elem: str) -> str:
-    """What products are computed in: f32 for narrow floats, i32 for narrow integers."""
+    """Return the type products are computed in: f32 for narrow floats, i32 for narrow integers."""
     if elem in ("f64", "i64", "i32", "f32"):
         return elem
     return "i32" if elem.startswith("i") else "f32"
@@ -31,13 +40,13 @@ def compute_elem(elem: str) -> str:
 
 #: Products that are added up one after the other; longer sums are sums of such sums.
 _MAX_SUM_LENGTH = 64
-#: With fewer sums at a time, two multiplications in each cycle wait for those four cycles before.
+#: With fewer sums, two multiplications per cycle wait for the results of those before.
 _MIN_SUMS = 8
 
 
 @dataclass
 class RegisterTile:
-    """A register block and where its operands lie."""
+    """The size of a register block and the unrolling of the loop over k."""
 
     rows: int
     vectors: int
@@ -46,7 +55,7 @@ class RegisterTile:
 
 
 def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) -> RegisterTile:
-    """As many accumulators as the registers hold beside one broadcast and the loaded vectors."""
+    """Return a tile whose accumulators fit the registers beside a broadcast and the vectors."""
     options = ctx.kernel.options
     lanes = min(ctx.lanes(ir.BITS[elem]), columns)
     many_registers = ctx.kernel.many_registers
@@ -67,7 +76,10 @@ def choose_tile(ctx: Context, rows: int, columns: int, depth: int, elem: str) ->
 
 
 class Scalars(Protocol):
-    """The scalar operand of a product: asked for a block of rows, then for one element of each."""
+    """The scalar operand of a product: `element` takes what `rows` returns for a row."""
+
+    #: The memory of the buffer, if it is in one.
+    memory: list[ll.Value]
 
     def rows(self, batch: Point, row: ll.Value, count: int) -> list[Any]: ...
 
@@ -75,14 +87,14 @@ class Scalars(Protocol):
 
 
 class BufferScalars:
-    """In a buffer."""
+    """The scalar operand in a buffer."""
 
     def __init__(self, ctx: Context, buffer: Buffer, transposed: bool) -> None:
         self.ctx, self.buffer, self.transposed = ctx, buffer, transposed
+        self.memory = [buffer.memory]
 
     def rows(self, batch: Point, row: ll.Value, count: int) -> list[tuple[Point, Index]]:
-        b = self.ctx.b
-        return [(batch, Index(b.add(row, i64(r)) if r else row)) for r in range(count)]
+        return [(batch, Index(self.ctx.e.plus(row, r, ()))) for r in range(count)]
 
     def element(self, of: tuple[Point, Index], k: ll.Value) -> ll.Value:
         batch, row = of
@@ -91,7 +103,7 @@ class BufferScalars:
 
 
 class PointerScalars:
-    """Where the kernel's pointers say, contiguous along k."""
+    """The scalar operand where the kernel's pointers say, contiguous along k."""
 
     def __init__(
         self,
@@ -99,11 +111,12 @@ class PointerScalars:
         kind: ir.Type,
         form: AffineForm,
         transposed: bool,
-        ahead: int | ll.Value | None,
+        stride: Number | None,
         align: int,
     ) -> None:
-        self.ctx, self.kind, self.form, self.ahead = ctx, kind, form, ahead
-        #: Words of two numbers begin wherever a number does.
+        self.ctx, self.kind, self.form, self.stride = ctx, kind, form, stride
+        self.memory: list[ll.Value] = []
+        #: Words of two numbers are aligned as a number.
         self.align = align
         self.row_dim = kind.rank - (1 if transposed else 2)
         self.k_bytes = kind.shape[kind.rank - (2 if transposed else 1)] * memory_bytes(kind.elem)
@@ -112,27 +125,20 @@ class PointerScalars:
         return [self.ctx.e.address(a) for a in self._addresses(batch, row, count)]
 
     def _addresses(self, batch: Point, row: ll.Value, count: int) -> list[ll.Value]:
-        b = self.ctx.b
-        start = self.form.base
-        for d, index in enumerate(batch):
-            start = b.add(start, b.mul(index.at, self._step(d)))
-        addresses = []
-        for r in range(count):
-            down = b.add(row, i64(r)) if r else row
-            addresses.append(b.add(start, b.mul(down, self._step(self.row_dim))))
-        return addresses
+        e, b = self.ctx.e, self.ctx.b
+        start, steps = self.form.base, [as_i64(step) for step in self.form.steps]
+        for index, step in zip(batch, steps, strict=False):
+            start = b.add(start, b.mul(index.at, step))
+        rows = (e.plus(row, r, ()) for r in range(count))
+        return [b.add(start, b.mul(down, steps[self.row_dim])) for down in rows]
 
     def prefetch_rows(self, batch: Point, row: ll.Value, count: int) -> None:
         """Prefetch these rows of the next iteration's tile."""
-        if self.ahead is None or (isinstance(self.ahead, int) and self.ahead == 0):
+        if self.stride is None or self.stride == 0:
             return
         for address in self._addresses(batch, row, count):
             for offset in range(0, self.k_bytes, 64):
-                prefetch.emit(self.ctx, self.ctx.b.add(address, i64(offset)), self.ahead)
-
-    def _step(self, dim: int) -> ll.Value:
-        step = self.form.steps[dim]
-        return i64(step) if isinstance(step, int) else step
+                prefetch.emit(self.ctx, self.ctx.b.add(address, i64(offset)), self.stride)
 
     def element(self, of: ll.Value, k: ll.Value) -> ll.Value:
         b, kind = self.ctx.b, scalar_type(self.kind.elem)
@@ -165,18 +171,16 @@ class MicroKernel:
         self.kind = vector_of(scalar_type(self.acc_elem), self.tile.lanes)
 
     def run(self) -> None:
-        if self.op.result.type.rank == 3:
-            with self.ctx.e.loop(self.op.result.type.shape[0], 1, "batch") as index:
-                self._matrix((Index(index),))
-        else:
-            self._matrix(())
+        batches = [(n, 1, "batch") for n in self.op.result.type.shape[:-2]]
+        with self.ctx.e.loops(*batches) as indices:
+            self._matrix(tuple(Index(index) for index in indices))
 
     def _matrix(self, batch: Point) -> None:
-        """Rows outside, so that a row of blocks reads its scalars while they are in the cache."""
+        """Loop over rows outside, so that a row of blocks finds its scalars in the cache."""
         whole = self.rows // self.tile.rows * self.tile.rows
         rest = [self.rows - whole] if whole < self.rows else []
         if rest and whole and rest[0] * self.tile.vectors < _MIN_SUMS:
-            # Two blocks of middle height rather than one that waits for its own sums.
+            # Two blocks of middle height rather than one with too few sums.
             whole -= self.tile.rows
             left = self.rows - whole
             rest = [left - left // 2, left // 2]
@@ -191,31 +195,25 @@ class MicroKernel:
         if isinstance(self.scalars, PointerScalars):
             self.scalars.prefetch_rows(batch, row, rows)
         with self.ctx.e.loop(self.columns, tile.vectors * tile.lanes, "columns") as column:
-            self._block(batch, row, column, rows, self.depth)
+            self._block(batch, row, column, rows)
 
-    def _result_point(self, batch: Point, row: ll.Value, column: ll.Value) -> Point:
-        lane = self.tile.lanes > 1
-        pair = (
-            (Index(column, lane), Index(row))
-            if self.transposed
-            else (Index(row), Index(column, lane))
-        )
-        return (*batch, *pair)
+    def _point(self, batch: Point, row: ll.Value, column: ll.Value) -> Point:
+        """Return a point of the result, or with k for the row, of the vector operand."""
+        along = Index(column, self.tile.lanes > 1)
+        return (*batch, along, Index(row)) if self.transposed else (*batch, Index(row), along)
 
-    def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int, depth: int) -> None:
-        """One register block: run over k, then add C.
+    def _block(self, batch: Point, row: ll.Value, column: ll.Value, rows: int) -> None:
+        """Write a register block: run over k, then add C.
 
-        Adding C last, and long sums up from shorter ones, keeps rounding errors those of the short
-        sums, not of one sum over all of k.
+        C is added last, and long sums are sums of short ones: the rounding errors are those of the
+        short sums.
         """
-        ctx, tile = self.ctx, self.tile
-        b = ctx.b
+        ctx, tile, depth = self.ctx, self.tile, self.depth
         cells = [(r, v) for r in range(rows) for v in range(tile.vectors)]
 
         def at(r: int, v: int) -> Point:
-            down = b.add(row, i64(r)) if r else row
-            along = b.add(column, i64(v * tile.lanes)) if v else column
-            return self._result_point(batch, down, along)
+            down = ctx.e.plus(row, r, ())
+            return self._point(batch, down, ctx.e.plus(column, v * tile.lanes, ()))
 
         scalars = self.scalars.rows(batch, row, rows)
         totals = self._sums(batch, 0, min(depth, _MAX_SUM_LENGTH), column, scalars)
@@ -223,9 +221,8 @@ class MicroKernel:
             sums = self._sums(batch, first, min(depth, first + _MAX_SUM_LENGTH), column, scalars)
             totals = [self._add(x, y) for x, y in zip(totals, sums, strict=True)]
         for (r, v), value in zip(cells, totals, strict=True):
-            result = self._plus_c(value, at(r, v))
-            held = vector(result) if tile.lanes > 1 else Lanes(result)
-            memory.store_buffer(ctx, self.target, at(r, v), held, tile.lanes)
+            result = in_register(self._plus_c(value, at(r, v)))
+            memory.store_buffer(ctx, self.target, at(r, v), result, tile.lanes)
 
     def _add(self, x: ll.Value, y: ll.Value) -> ll.Value:
         return self.ctx.b.add(x, y) if self.acc_elem[0] == "i" else self.ctx.b.fadd(x, y)
@@ -233,15 +230,15 @@ class MicroKernel:
     def _sums(
         self, batch: Point, first: int, end: int, column: ll.Value, scalars: list[Any]
     ) -> list[ll.Value]:
-        """The block's sums over k from `first` to `end`."""
-        b, unroll = self.ctx.b, self.tile.unroll
+        """Return the block's sums over k from `first` to `end`."""
+        unroll = self.tile.unroll
         zero = constant(self.kind, 0 if self.acc_elem[0] == "i" else 0.0)
         while (end - first) % unroll:
             unroll -= 1
 
         def steps(k: ll.Value, totals: list[ll.Value]) -> list[ll.Value]:
             for step in range(unroll):
-                at_k = b.add(k, i64(step)) if step else k
+                at_k = self.ctx.e.plus(k, step, ())
                 totals = self._step(batch, at_k, column, scalars, totals)
             return totals
 
@@ -269,11 +266,9 @@ class MicroKernel:
     ) -> list[ll.Value]:
         ctx, tile = self.ctx, self.tile
         e, b = ctx.e, ctx.b
-        lane = tile.lanes > 1
         vectors = []
         for v in range(tile.vectors):
-            along = Index(b.add(column, i64(v * tile.lanes)) if v else column, lane)
-            point = (*batch, along, Index(k)) if self.transposed else (*batch, Index(k), along)
+            point = self._point(batch, k, e.plus(column, v * tile.lanes, ()))
             loaded = memory.load_buffer(ctx, self.packed, point, tile.lanes)
             vectors.append(self._to_acc(to_vector(e, loaded, tile.lanes)))
         result = []
@@ -290,13 +285,10 @@ class MicroKernel:
         return result
 
     def _to_acc(self, x: ll.Value) -> ll.Value:
-        """f64 accumulation of f32 operands and the like: only when the accumulator is wider than
-        the operands.
-        """
+        """Convert an operand if the accumulator has another type, such as f64 for f32."""
         if self.paired or self.elem == self.acc_elem:
             return x
-        lanes = x.type.count if isinstance(x.type, ll.VectorType) else 1
-        wide = vector_of(scalar_type(self.acc_elem), lanes)
+        wide = vector_of(scalar_type(self.acc_elem), lanes_of(x.type))
         if self.elem[0] == "i" and self.acc_elem[0] == "i":
             return self.ctx.b.sext(x, wide) if wide != x.type else x
         if self.elem[0] == "i":

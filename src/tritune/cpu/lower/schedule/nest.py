@@ -1,8 +1,7 @@
-"""Decides how a consumer of lazy tensors is evaluated: in which direction, what is kept, what is
-checked beforehand.
+"""Plans loop nests.
 
 A *nest* is one loop nest over a shape that evaluates some lazy tensors at every point. Three
-questions come up before it is written:
+decisions are made before it is written:
 
 1. Along which dimension do the vector lanes run? The one along which most of what is read and
    written is contiguous.
@@ -14,17 +13,19 @@ questions come up before it is written:
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.affine import AffineRanges
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, origin, to_operand
 from tritune.cpu.lower.analysis.usage import ARBITRARY, RUNTIME, Stride, is_eager
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
-from tritune.cpu.lower.emit.evaluate import SHAPE_OPS, Assumptions
+from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
 
 #: Rough instruction counts of one element; what is not named costs 1, index arithmetic nothing.
@@ -35,6 +36,8 @@ _WEIGHTS = {
     "math.sqrt": 6, "math.absf": 1, "math.fma": 1, "math.floor": 1, "math.ceil": 1,
 }  # fmt: skip
 _MATH_WEIGHT = 12
+_FREE = SHAPE_OPS | {"tt.splat", "arith.constant", "tt.make_range"}
+_CHANGES_POINT = SHAPE_OPS | {"tt.join", "tt.split", PAIR}
 
 #: From this cost on it pays to store a tensor rather than to compute it again.
 COSTLY = 8
@@ -43,35 +46,35 @@ LONGEST_CHAIN = 150
 
 
 def weight(ctx: Context, value: ir.Value) -> int:
+    """Return the cost of one element of an operation's result, without its operands."""
     op = value.owner
-    if (
-        op is None
-        or op.name in SHAPE_OPS
-        or op.name in ("tt.splat", "arith.constant", "tt.make_range")
-    ):
+    if op is None or op.name in _FREE:
         return 0
-    if not value.type.is_float and all(s not in (ARBITRARY,) for s in ctx.usage.strides(value)):
+    if not value.type.is_float and ARBITRARY not in ctx.usage.strides(value):
         return 0
-    if op.name.startswith("math."):
-        return _WEIGHTS.get(op.name, _MATH_WEIGHT)
-    return _WEIGHTS.get(op.name, 1)
+    return _WEIGHTS.get(op.name, _MATH_WEIGHT if op.name.startswith("math.") else 1)
 
 
 def changes_point(op: ir.Op) -> bool:
-    """Whether the operation evaluates its operands at another point than its own."""
-    return op.name in SHAPE_OPS or op.name in ("tt.join", "tt.split", PAIR)
+    """Return whether the operation evaluates its operands at another point than its own."""
+    return op.name in _CHANGES_POINT
 
 
 def _reached(
-    ctx: Context, values: list[ir.Value], through: Callable[[ir.Op], bool]
+    ctx: Context,
+    values: list[ir.Value],
+    through: Callable[[ir.Op], bool] = lambda op: True,
+    known: Collection[ir.Value] = (),
 ) -> set[ir.Value]:
-    """The lazy tensors among `values` and, through some operations, what they are made of."""
+    """Return the lazy tensors among `values` and, through some operations, their operands."""
     found: set[ir.Value] = set()
     stack = list(values)
     while stack:
         value = stack.pop()
         op = value.owner
-        if op is None or value in found or value.type.rank == 0 or ctx.get(value) is not None:
+        if op is None or value in found or value in known:
+            continue
+        if value.type.rank == 0 or ctx.get(value) is not None:
             continue
         found.add(value)
         if through(op):
@@ -80,26 +83,25 @@ def _reached(
 
 
 def lazy_nodes(ctx: Context, values: list[ir.Value]) -> list[ir.Value]:
-    """Every tensor that evaluating `values` evaluates, users before what they use."""
+    """Return every tensor that evaluating `values` evaluates, users before their operands."""
     number = ctx.usage.number
-    found = _reached(ctx, values, lambda op: True)
+    found = _reached(ctx, values)
     return sorted(found, key=lambda v: -number[v.owner] if v.owner in number else 1)
 
 
 def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
-    """The tensors that are evaluated at the nest's own point: reached without a change of it."""
+    """Return the tensors that are evaluated at the nest's own point."""
     return _reached(ctx, values, lambda op: not changes_point(op))
 
 
 def below_shape_ops(ctx: Context, value: ir.Value) -> ir.Value:
-    """What a chain of reshaping is made of."""
-    while value.owner is not None and ctx.get(value) is None and value.owner.name in SHAPE_OPS:
-        value = value.owner.operands[0]
-    return value
+    """Return the lazy tensor that a chain of shape operations shows."""
+    return origin(value, SHAPE_OPS, stop=ctx.get)
 
 
-def cost(ctx: Context, value: ir.Value) -> int:
-    return sum(weight(ctx, v) for v in lazy_nodes(ctx, [value]))
+def cost(ctx: Context, value: ir.Value, known: Collection[ir.Value] = ()) -> int:
+    """Return the cost of one element of a tensor, where `known` tensors cost nothing."""
+    return sum(weight(ctx, v) for v in _reached(ctx, [value], known=known))
 
 
 def loads_in(nodes: list[ir.Value]) -> list[ir.Value]:
@@ -107,10 +109,10 @@ def loads_in(nodes: list[ir.Value]) -> list[ir.Value]:
 
 
 def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]) -> bool:
-    """Whether anything after `root` in program order evaluates `value`, other than through what is
-    kept.
+    """Return whether anything after `root` in program order evaluates `value`, other than through
+    what is kept.
 
-    A reshape only looks at the memory of what it reshapes, so what reads the one reads the other.
+    A reshape is a view of its operand's memory, so users of the one are users of the other.
     """
     limit = ctx.usage.number[root]
     seen: set[ir.Value] = set()
@@ -132,57 +134,45 @@ def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]
 
 
 def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
-    """The tensors that are (also) evaluated elsewhere than at the nest's own point."""
-    seen: set[tuple[ir.Value, bool]] = set()
-    stack = [(v, False) for v in values]
-    while stack:
-        value, moved = stack.pop()
-        if (value, moved) in seen or value.type.rank == 0:
-            continue
-        seen.add((value, moved))
-        op = value.owner
-        if op is None or ctx.get(value) is not None:
-            continue
-        moves = moved or changes_point(op)
-        stack.extend((operand, moves) for operand in op.operands)
-    return {value for value, moved in seen if moved}
+    """Return the tensors that are (also) evaluated elsewhere than at the nest's own point."""
+    moving = [v.owner for v in _reached(ctx, values) if v.owner and changes_point(v.owner)]
+    return _with_operands(ctx, [operand for op in moving for operand in op.operands])
+
+
+def _with_operands(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
+    """Return `values`, and the tensors that evaluating them evaluates or reads."""
+    lazy = _reached(ctx, values)
+    return {*values, *(o for v in lazy if v.owner for o in v.owner.operands)}
 
 
 def reads_in_place(ctx: Context, value: ir.Value, buffer: Buffer) -> bool:
-    """Whether evaluating `value` point by point reads `buffer` only at the point in question."""
+    """Return whether evaluating `value` point by point reads `buffer` only at the same point."""
     moved = moved_nodes(ctx, [value])
-    touched = {value}
-    for node in lazy_nodes(ctx, [value]):
-        assert node.owner is not None
-        touched.update(node.owner.operands)
-    for operand in touched:
+    for operand in _with_operands(ctx, [value]):
         held = ctx.get(operand)
-        same = isinstance(held, Buffer) and held.memory is buffer.memory
-        if same and (operand in moved or held.strides != buffer.strides):  # type: ignore[union-attr]
+        if not isinstance(held, Buffer) or held.memory is not buffer.memory:
+            continue
+        if operand in moved or held.strides != buffer.strides:
             return False
     return True
 
 
 def memories_read(ctx: Context, value: ir.Value) -> list[ll.Value]:
-    """The memory of the buffers that evaluating `value` reads."""
-    touched = {value: None}
-    for node in lazy_nodes(ctx, [value]):
-        assert node.owner is not None
-        touched.update(dict.fromkeys(node.owner.operands))
-    held = (ctx.get(v) for v in touched)
+    """Return the memory of the buffers that evaluating `value` reads."""
+    held = (ctx.get(v) for v in _with_operands(ctx, [value]))
     return [h.memory for h in held if isinstance(h, Buffer)]
 
 
 @dataclass
 class Access:
-    """How something the nest reads or writes moves along the nest's dimensions."""
+    """The strides of something the nest reads or writes, along the nest's dimensions."""
 
     strides: list[Stride]
     weight: float = 1.0
 
 
 def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
-    """What the nest touches in memory. Each value of the list has the nest's own shape."""
+    """Return the memory accesses of a nest. Each of the values has the nest's own shape."""
     found: list[Access] = []
     seen: set[ir.Value] = set()
     stack: list[tuple[ir.Value, tuple[int, ...]]] = [(v, tuple(range(rank))) for v in values]
@@ -204,7 +194,7 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
                 Access(_to_nest(ctx.usage.strides(pointer), pointer.type.shape, dims, rank))
             )
         if op.name in SHAPE_OPS:
-            stack.append((op.operands[0], _move_dims(op, dims)))
+            stack.append((op.operands[0], to_operand(op, dims, -1)))
         elif op.name == "tt.join":
             stack.extend((o, dims[:-1]) for o in op.operands)
         elif op.name == "tt.split":
@@ -224,27 +214,8 @@ def _to_nest(
     return nest
 
 
-def _move_dims(op: ir.Op, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """`move_point` for dimensions instead of positions; -1 is a dimension the nest does not move
-    along.
-    """
-    shape = op.operands[0].type.shape
-    if op.name == "tt.expand_dims":
-        axis = op.attrs["axis"]
-        return (*dims[:axis], *dims[axis + 1 :])
-    if op.name == "tt.broadcast":
-        return tuple(-1 if n == 1 else d for n, d in zip(shape, dims, strict=True))
-    if op.name == "tt.trans":
-        moved = [-1] * len(dims)
-        for out, source in enumerate(op.attrs["order"]):
-            moved[source] = dims[out]
-        return tuple(moved)
-    moving = iter([d for n, d in zip(op.result.type.shape, dims, strict=True) if n > 1])
-    return tuple(next(moving) if n > 1 else -1 for n in shape)
-
-
 def best_lane_dim(ctx: Context, shape: tuple[int, ...], found: list[Access]) -> int:
-    """The dimension along which vectors are cheapest; the last of equals."""
+    """Return the dimension along which vectors are cheapest; the last of equals."""
     return max(range(len(shape)), key=lambda dim: (_lane_score(ctx, shape, found, dim), dim))
 
 
@@ -259,31 +230,32 @@ def _lane_score(ctx: Context, shape: tuple[int, ...], found: list[Access], dim: 
 
 
 def read_along(ctx: Context, value: ir.Value, wanted: int, lanes: int) -> int:
-    """Along which dimension a tensor is read that shall be contiguous along the `wanted` one: that
-    one, or another, if whole blocks of vectors are then transposed in registers.
+    """Return the dimension along which to read a tensor that becomes contiguous along `wanted`.
+
+    That is another one where it is cheaper and squares of vectors can be transposed in registers.
     """
     shape = value.type.shape
     found = accesses(ctx, [value], len(shape))
     best = best_lane_dim(ctx, shape, found)
     gain = _lane_score(ctx, shape, found, best) - _lane_score(ctx, shape, found, wanted)
     whole = lanes > 1 and shape[best] % lanes == 0 and shape[wanted] % lanes == 0
-    # A block is written out for each of its vectors, so what is done to them should be little.
+    # The code of a square is unrolled, so the expression should be small.
     return best if whole and gain > 1 and cost(ctx, value) <= COSTLY else wanted
 
 
 @dataclass
 class NestPlan:
-    """How one nest will be written."""
+    """The shape, lanes and side outputs of a nest."""
 
     shape: tuple[int, ...]
     lane_dim: int
     lanes: int
     nodes: list[ir.Value]
-    #: Tensors stored on the way, with the buffers they go to.
+    #: Tensors stored on the way, with their buffers.
     side_outputs: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def point(self, at: dict[int, ll.Value]) -> Point:
-        """The point with these positions along the dimensions."""
+        """Return the point at these positions along the dimensions."""
         wide = self.lanes > 1
         return tuple(Index(at[d], wide and d == self.lane_dim) for d in range(len(self.shape)))
 
@@ -295,41 +267,22 @@ def choose_side_outputs(
     shape: tuple[int, ...],
     stored: ir.Value | None,
 ) -> list[ir.Value]:
-    """Costly tensors of the nest's shape that something later needs too, except `stored`."""
-    kept: set[ir.Value] = set()
+    """Return costly tensors of the nest's shape that something later needs too, except `stored`."""
     identity = identity_nodes(ctx, values)
-    side_outputs: list[ir.Value] = []
+    chosen: list[ir.Value] = []
     for value in lazy_nodes(ctx, values):
         if value not in identity or value.type.shape != shape or value is stored:
             continue
-        if (
-            cost(ctx, value) >= COSTLY
-            and weight(ctx, value)
-            and needed_after(ctx, value, root, kept | set(side_outputs))
-        ):
-            side_outputs.append(value)
-            kept.add(value)
+        if cost(ctx, value) < COSTLY or not weight(ctx, value):
+            continue
+        if needed_after(ctx, value, root, set(chosen)):
+            chosen.append(value)
     # What is cheap to compute from another one (a wider type of the same numbers) is not stored.
-    for side_output in list(side_outputs):
-        others = [t for t in side_outputs if t is not side_output]
-        if _cost_beyond(ctx, side_output, others) < COSTLY:
-            side_outputs = others
-    return side_outputs
-
-
-def _cost_beyond(ctx: Context, value: ir.Value, known: list[ir.Value]) -> int:
-    """The cost of a tensor where some of what it is made of is at hand."""
-    found: set[ir.Value] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if current in found or current in known or current.type.rank == 0:
-            continue
-        if current.owner is None or ctx.get(current) is not None:
-            continue
-        found.add(current)
-        stack.extend(current.owner.operands)
-    return sum(weight(ctx, v) for v in found)
+    for value in list(chosen):
+        others = [v for v in chosen if v is not value]
+        if cost(ctx, value, known=others) < COSTLY:
+            chosen = others
+    return chosen
 
 
 def versioned(
@@ -338,9 +291,9 @@ def versioned(
     masks: list[ir.Value],
     emit: Callable[[Assumptions, bool], None],
     ranges: AffineRanges | None = None,
-    conditions: list[ll.Value] | None = None,
+    conditions: Sequence[ll.Value] = (),
 ) -> None:
-    """Write the nest for whole tiles and, where that takes a check, once more for the others.
+    """Write a nest for whole tiles and, where that takes a check, once more for the others.
 
     `emit(assumptions, conservative)` writes it. In the conservative version the given conditions
     need not hold.
@@ -348,40 +301,31 @@ def versioned(
     if ctx.conservative:
         emit(Assumptions(), True)
         return
-    ranges = ranges or AffineRanges(ctx)
-    conditions = list(conditions or [])
-    assumptions = Assumptions()
+    ranges, checks, assumptions = ranges or AffineRanges(ctx), list(conditions), Assumptions()
     for op in (v.owner for v in nodes):
         assert op is not None
-        if op.name == "tt.load" and len(op.operands) > 1:
-            masks.append(op.operands[1])
-        if (
-            op.name in ("arith.remsi", "arith.remui")
-            and ranges.form(op.result) is not None
-            and op in ranges.remainders
-        ):
-            condition, taken = ranges.remainders[op]
-            conditions.append(condition)
-            assumptions.remainder_offsets[op] = taken
-        if op.name == "arith.extsi" and ranges.form(op.result) is not None:
+        if op.name == "tt.load":
+            masks.extend(op.operands[1:2])
+        elif op.name in ("arith.remsi", "arith.remui"):
+            ranges.form(op.result)
+            if op in ranges.remainders:
+                condition, taken = ranges.remainders[op]
+                checks.append(condition)
+                assumptions.remainder_offsets[op] = taken
+        elif op.name == "arith.extsi" and ranges.form(op.result) is not None:
             assumptions.exact_extensions.add(op)
     for mask in dict.fromkeys(masks):
-        condition = ranges.always_true(mask)
-        if condition is not None:
-            conditions.append(condition)
+        whole = ranges.always_true(mask)
+        if whole is not None:
+            checks.append(whole)
             assumptions.true_masks.add(mask)
-    if conditions or assumptions.exact_extensions:
-        conditions += ranges.checks
-    conditions = [
-        c for c in conditions if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))
-    ]
-    if not conditions:
+    if checks or assumptions.exact_extensions:
+        checks += ranges.checks
+    checks = [c for c in checks if not (isinstance(c, ll.Constant) and c.constant in (1, -1, True))]
+    if not checks:
         emit(assumptions, False)
         return
-    whole = conditions[0]
-    for condition in conditions[1:]:
-        whole = ctx.b.and_(whole, condition)
-    with ctx.b.if_else(whole) as (then, otherwise):
+    with ctx.b.if_else(functools.reduce(ctx.b.and_, checks)) as (then, otherwise):
         with then, ctx.scope():
             emit(assumptions, False)
         with otherwise, ctx.scope():
