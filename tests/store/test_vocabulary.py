@@ -20,8 +20,7 @@ from tritune.pack.contents import to_json
 from tritune.pack.file import CONTENTS, Pack
 from tritune.store import Store, export, schema, winners_file
 from tritune.store.contents import contents
-from tritune.store.document import STAGES
-from tritune.store.records import FAILURES
+from tritune.store.records import FAILURES, STAGES
 from tritune.store.winners_file import WinnersFile
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.compile.binaries import signature_of

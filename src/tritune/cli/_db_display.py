@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from tritune.cli._terminal import console, table, warn
 from tritune.store import FormatError, Store
-from tritune.store.document import device_to_json
+from tritune.store.document import to_json
 from tritune.store.summary import Summary
 from tritune.store.winner import Winner
 from tritune.targets.device import Device
@@ -140,7 +140,7 @@ def time_text(ms: float | None) -> str:
 
 
 def _device_document(fingerprint: str, devices: Mapping[str, Device]) -> dict[str, Any]:
-    return {"fingerprint": fingerprint, **device_to_json(devices[fingerprint])}
+    return {"fingerprint": fingerprint, **to_json(devices[fingerprint])}
 
 
 def _winner_document(winner: Winner | None) -> dict[str, Any]:

@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from tritune.store.contents import Contents, ordered
-from tritune.store.document import (
-    build_from_json,
-    build_to_json,
-    device_from_json,
-    device_to_json,
-    problem_from_json,
-    run_from_json,
-    run_to_json,
-    trial_from_json,
-    trial_to_json,
-    whole,
-)
+from tritune.store.document import device_from_json, problem_from_json, read, to_json
 from tritune.store.errors import FormatError
-from tritune.store.jsonfile import optional, take
-from tritune.store.records import Task, Trial
+from tritune.store.records import Build, Count, Run, Task, Trial
 
 FORMAT = "tritune-store"
 VERSION = 1
 
 
+@dataclass(frozen=True)
+class _File:
+    devices: list[Any] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
+    builds: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[Any] = field(default_factory=list)
+    met: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Task:
+    kernel: str
+    identity: str
+    device: str
+    problem: dict[str, Any]
+    trials: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Met:
+    kernel: str
+    problem: dict[str, Any]
+    device: str
+    count: Count
+
+
+@dataclass(frozen=True)
+class _Version:
+    version: int
+
+
 def to_text(contents: Contents) -> str:
-    """The contents as JSON; equal contents give equal bytes."""
+    """Return the contents as JSON; equal contents give equal bytes."""
     sections = {
-        "devices": _lines(map(device_to_json, contents.devices.values())),
-        "runs": _lines(map(run_to_json, contents.runs)),
-        "builds": _lines(map(build_to_json, contents.builds)),
+        "devices": _lines(map(to_json, contents.devices.values())),
+        "runs": _lines(map(to_json, contents.runs)),
+        "builds": _lines(map(to_json, contents.builds)),
         "tasks": ",\n".join(
             _task_text(task, group) for task, group in groupby(contents.trials, lambda t: t.task)
         ),
@@ -47,62 +67,51 @@ def to_text(contents: Contents) -> str:
 
 
 def from_document(document: Any, where: object) -> Contents:
-    """The contents of a parsed file; a FormatError says what is wrong with it."""
-    version = take(document, "version", int, where)
-    if version != VERSION:
-        raise FormatError(
-            f"{where} has version {version} of the format, this tritune reads {VERSION}: "
-            "export it again with this version, or install the newer tritune"
-        )
+    """Return the contents of a parsed file; a FormatError says what is wrong with it."""
+    check_version(document, VERSION, where)
+    file = read(_File, document, where)
 
-    def entries(name: str) -> Iterable[tuple[Any, str]]:
-        for number, entry in enumerate(optional(document, name, list, where) or []):
+    def entries(name: str) -> Iterator[tuple[Any, str]]:
+        for number, entry in enumerate(getattr(file, name)):
             yield entry, f"{where}: {name}[{number}]"
 
     devices = [device_from_json(*each) for each in entries("devices")]
+    met = [read(_Met, *each) for each in entries("met")]
     found = Contents(
         {device.fingerprint: device for device in devices},
-        tuple(run_from_json(*each) for each in entries("runs")),
-        tuple(build_from_json(*each) for each in entries("builds")),
-        tuple(trial for each in entries("tasks") for trial in _task_trials(*each)),
-        tuple(_met(*each) for each in entries("met")),
+        tuple(read(Run, *each) for each in entries("runs")),
+        tuple(
+            read(Build, {"signature": "", "config": None, **build}, place)
+            for build, place in entries("builds")
+        ),
+        tuple(trial for each in entries("tasks") for trial in _trials(*each)),
+        tuple((m.kernel, problem_from_json(m.problem), m.device, m.count) for m in met),
     )
     found.check(where)
     return ordered(found)
 
 
-def _task_trials(entry: Any, where: str) -> list[Trial]:
-    task = Task(
-        take(entry, "kernel", str, where),
-        take(entry, "identity", str, where),
-        problem_from_json(take(entry, "problem", dict, where), where),
-        take(entry, "device", str, where),
-    )
-    trials = take(entry, "trials", list, where)
-    return [
-        trial_from_json(task, trial, f"{where}.trials[{number}]")
-        for number, trial in enumerate(trials)
-    ]
+def check_version(document: Any, known: int, where: object) -> None:
+    """Raise FormatError unless a file has the version that this tritune reads."""
+    version = read(_Version, document, where).version
+    if version != known:
+        raise FormatError(
+            f"{where} has version {version} of the format, this tritune reads {known}: "
+            "export it again with this version, or install the newer tritune"
+        )
 
 
-def _met(entry: Any, where: str) -> tuple[str, str, str, int]:
-    return (
-        take(entry, "kernel", str, where),
-        problem_from_json(take(entry, "problem", dict, where), where),
-        take(entry, "device", str, where),
-        whole(entry, "count", where),
-    )
+def _trials(entry: Any, where: str) -> Iterator[Trial]:
+    found = read(_Task, entry, where)
+    task = Task(found.kernel, found.identity, problem_from_json(found.problem), found.device)
+    for number, trial in enumerate(found.trials):
+        yield read(Trial, {"config": None, **trial, "task": task}, f"{where}.trials[{number}]")
 
 
 def _task_text(task: Task, trials: Iterable[Trial]) -> str:
-    fields = {
-        "kernel": task.kernel,
-        "identity": task.identity,
-        "device": task.device,
-        "problem": json.loads(task.problem),
-    }
+    fields = {**to_json(task), "problem": json.loads(task.problem)}
     opening = _text(fields).removesuffix("}")
-    return f'{opening}, "trials": [\n{_lines(map(trial_to_json, trials))}\n]}}'
+    return f'{opening}, "trials": [\n{_lines(map(to_json, trials))}\n]}}'
 
 
 def _lines(entries: Iterable[Any]) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, select
 from tritune.space import Config
 from tritune.store import rows, schema
 from tritune.store.contents import Contents, contents
-from tritune.store.document import build_to_json, compact, run_to_json, trial_to_json
+from tritune.store.document import compact, to_json
 from tritune.store.queries import insert_new, read_trials, upsert
 from tritune.store.records import Build, Run, Samples, Task, Trial
 from tritune.store.store import Store
@@ -73,11 +73,11 @@ def combine(one: Trial, other: Trial) -> Trial:
 
 def combine_builds(one: Build, other: Build) -> Build:
     """A success counts before a failure: a machine may have been out of memory for once."""
-    return max(one, other, key=lambda build: (build.failure is None, compact(build_to_json(build))))
+    return max(one, other, key=lambda build: (build.failure is None, compact(to_json(build))))
 
 
 def combine_runs(one: Run, other: Run) -> Run:
-    return max(one, other, key=lambda run: compact(run_to_json(run)))
+    return max(one, other, key=lambda run: compact(to_json(run)))
 
 
 def _fullness(samples: Samples) -> tuple[int, str]:
@@ -85,7 +85,7 @@ def _fullness(samples: Samples) -> tuple[int, str]:
 
 
 def _header(trial: Trial) -> str:
-    return compact(trial_to_json(replace(trial, samples=(), default=False)))
+    return compact(to_json(replace(trial, samples=(), default=False)))
 
 
 def _absorb_runs(connection: Connection, runs: Iterable[Run]) -> int:

@@ -1,21 +1,38 @@
-"""What the store keeps: runs, builds, trials and their samples. All frozen, all plain data."""
+"""The records of the store: runs, builds, trials and their samples, all frozen.
+
+The annotations are what `document.read` checks.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from tritune.space import Config
 
 #: Why a build or a trial failed.
 FAILURES = ("compile_error", "out_of_resources", "wrong_result", "timeout", "crash")
+#: The stage of a shoot-out in which other processes disturbed too many samples.
+UNDECIDED = "undecided"
+#: What a time was taken for. "vendor:NAME" is kept with the default config: the vendor's library,
+#: timed beside it.
+STAGES = ("search", "final", UNDECIDED, "vendor:NAME")
+
+Failure = Annotated[str, Meta(pattern=rf"\A({'|'.join(FAILURES)})\Z")]
+Stage = Annotated[str, Meta(pattern=rf"\A({'|'.join(STAGES[:-1])}|vendor:.*)\Z")]
+#: A number that the database can hold. Where something is not known, files may have -1.
+Count = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+Milliseconds = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One question that tuning answers: the best config of a kernel for a problem on a device."""
+    """A kernel, a problem and a device: what is tuned."""
 
     kernel: str
     #: Digest of the kernel's code, its helper functions and the compiler.
@@ -51,8 +68,8 @@ class Build:
     binary: str = ""
     #: Registers, spills, shared memory, code size: whatever the target's binaries tell.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    failure: str | None = None
+    seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
+    failure: Failure | None = None
     message: str = ""
 
 
@@ -63,9 +80,9 @@ class Samples:
     run: str
     #: "search": measured on the way. "final": measured in the shoot-out, against the default.
     #: "undecided": what is left of a shoot-out that other processes disturbed too much.
-    stage: str
-    round: int
-    times_ms: tuple[float, ...]
+    stage: Stage
+    round: Count
+    times_ms: tuple[Milliseconds, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class Trial:
     run: str
     when: str  # UTC, ISO 8601
     default: bool = False
-    failure: str | None = None
+    failure: Failure | None = None
     message: str = ""
     binary: str = ""
     #: The key of the config whose binary, and so whose samples, this one shares.
@@ -85,6 +102,17 @@ class Trial:
     samples: tuple[Samples, ...] = ()
 
 
+@dataclass(frozen=True)
+class DeviceFields:
+    """A device with its target as text."""
+
+    name: str
+    target: str
+    cores: Count
+    memory_bytes: Count
+    driver: str
+
+
 def problem_text(fields: Mapping[str, Any]) -> str:
-    """The problem as it is kept: one spelling for one problem."""
+    """Return a problem as it is stored: one spelling for one problem."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))

@@ -5,21 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
 from tritune.errors import TrituneError
 from tritune.space import Config
-from tritune.store.document import STAGES, compact, known_stage, times_from_json
+from tritune.store.document import compact, device_from_json, read, values_of
 from tritune.store.errors import DamagedStoreError, FormatError, StoreError
-from tritune.store.records import FAILURES, Build, Run, Samples, Task, Trial, problem_text
+from tritune.store.records import Build, Run, Samples, Task, Trial, problem_text
 from tritune.targets.device import Device
-from tritune.targets.target import Target
+
+T = TypeVar("T")
+
+#: The columns whose names are not those of the record's fields, and the ones that hold JSON.
+_COLUMNS = {"when": "tried_at", "default": "is_default"}
+_FIELDS = {column: field for field, column in _COLUMNS.items()}
+_JSON = {"config", "environment", "facts", "times_ms"}
 
 
 def digest(*parts: str) -> str:
-    """A short name for parts that are too long for an index."""
+    """Return a short name for parts that are too long for an index."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -38,48 +44,32 @@ def check_problem(text: str) -> None:
         raise StoreError(f"{text!r} is no problem's text: make it with problem_text(fields)")
 
 
-def check_failure(failure: str | None) -> None:
-    if failure is not None and failure not in FAILURES:
-        raise StoreError(f"{failure!r} is no reason for a failure: use one of {FAILURES}")
+def fields_of(row: Row[Any]) -> dict[str, Any]:
+    """Return a row's columns as the fields of a record, which nobody has checked yet."""
+    # The names are of a subclass of str, which msgspec does not take.
+    fields = {_FIELDS.get(name, str(name)): value for name, value in row._mapping.items()}
+    return {name: json.loads(v) if name in _JSON else v for name, v in fields.items()}
 
 
 def device_row(device: Device) -> dict[str, Any]:
-    return {
-        "fingerprint": device.fingerprint,
-        "name": device.name,
-        "target": str(device.target),
-        "cores": device.cores,
-        "memory_bytes": device.memory_bytes,
-        "driver": device.driver,
-    }
+    return {"fingerprint": device.fingerprint, **values_of(device), "target": str(device.target)}
 
 
 def device_of(row: Row[Any]) -> Device:
-    return Device(row.name, Target.parse(row.target), row.cores, row.memory_bytes, row.driver)
+    return device_from_json(fields_of(row), f"devices {row.fingerprint}")
 
 
 def run_row(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "command": run.command,
-        "environment": compact(dict(run.environment)),
-        "started": run.started,
-    }
+    return {**values_of(run), "environment": compact(run.environment)}
 
 
 def run_of(row: Row[Any]) -> Run:
-    return Run(row.id, row.command, json.loads(row.environment), row.started)
+    return read(Run, fields_of(row), f"runs {row.id}")
 
 
 def task_row(task: Task) -> dict[str, Any]:
     check_problem(task.problem)
-    return {
-        "key": task_key(task),
-        "kernel": task.kernel,
-        "identity": task.identity,
-        "problem": task.problem,
-        "device": task.device,
-    }
+    return {"key": task_key(task), **values_of(task)}
 
 
 def task_of(row: Row[Any]) -> Task:
@@ -87,78 +77,37 @@ def task_of(row: Row[Any]) -> Task:
 
 
 def build_row(build: Build) -> dict[str, Any]:
-    check_failure(build.failure)
-    return {
-        "kernel": build.kernel,
-        "identity": build.identity,
-        "target": build.target,
-        "signature": build.signature,
-        "config_key": build.config.key,
-        "config": config_text(build.config),
-        "binary": build.binary,
-        "facts": compact(dict(build.facts)),
-        "seconds": build.seconds,
-        "failure": build.failure,
-        "message": build.message,
-    }
+    check(build)
+    facts = compact(build.facts)
+    return {**values_of(build), **_config_columns(build.config), "facts": facts}
 
 
 def build_of(row: Row[Any]) -> Build:
-    return Build(
-        row.kernel,
-        row.identity,
-        row.target,
-        row.signature,
-        config_of(row.config),
-        row.binary,
-        json.loads(row.facts),
-        row.seconds,
-        row.failure,
-        row.message,
-    )
+    return read(Build, fields_of(row), f"builds {row.id}")
 
 
 def trial_row(trial: Trial, task_id: int) -> dict[str, Any]:
-    check_failure(trial.failure)
-    return {
-        "task_id": task_id,
-        "config_key": trial.config.key,
-        "config": config_text(trial.config),
-        "run": trial.run,
-        "tried_at": trial.when,
-        "is_default": trial.default,
-        "failure": trial.failure,
-        "message": trial.message,
-        "binary": trial.binary,
-        "duplicate_of": trial.duplicate_of,
-    }
+    check(trial)
+    fields = {name: v for name, v in values_of(trial).items() if name not in ("task", "samples")}
+    columns = {_COLUMNS.get(name, name): value for name, value in fields.items()}
+    return {"task_id": task_id, **columns, **_config_columns(trial.config)}
 
 
 def sample_rows(
     task_id: int, config: Config, samples: Iterable[Samples]
 ) -> Iterator[dict[str, Any]]:
     for each in samples:
-        if not known_stage(each.stage):
-            raise StoreError(f"{each.stage!r} is no stage: use one of {', '.join(STAGES)}")
-        times = times_from_json(list(each.times_ms), f"{config}, {each.stage} {each.round}")
-        yield {
-            "task_id": task_id,
-            "config_key": config.key,
-            "run": each.run,
-            "stage": each.stage,
-            "round": each.round,
-            "times_ms": compact(times),
-        }
+        times = compact(check(each).times_ms)
+        yield {"task_id": task_id, "config_key": config.key, **values_of(each), "times_ms": times}
 
 
-def samples_of(row: Row[Any]) -> Samples:
-    # Not `times_from_json`: what is in the store was checked on its way in, and this is the path
-    # that every look-up of winners takes, once per sample.
-    return Samples(row.sample_run, row.stage, row.round, tuple(json.loads(row.times_ms)))
+def check(record: T) -> T:
+    """Return a record that is about to be stored; a StoreError names the field that is wrong."""
+    return read(type(record), values_of(record), f"{type(record).__name__} cannot be stored")
 
 
 def trials_of(rows: Iterable[Row[Any]]) -> Iterator[Trial]:
-    """Trials from rows of tasks, trials and samples joined, sorted by task and config."""
+    """Yield trials from rows of tasks, trials and samples joined, sorted by task and config."""
     header: Row[Any] | None = None
     task: Task | None = None
     samples: list[Samples] = []
@@ -171,14 +120,20 @@ def trials_of(rows: Iterable[Row[Any]]) -> Iterator[Trial]:
             task = task if same_task else task_of(row)
             header, samples = row, []
         if row.times_ms is not None:
-            samples.append(samples_of(row))
+            # Unchecked: it was checked when it was stored, and this is the path of every look-up.
+            times = tuple(json.loads(row.times_ms))
+            samples.append(Samples(row.sample_run, row.stage, row.round, times))
     if header is not None and task is not None:
         yield _trial(header, task, samples)
 
 
 def config_text(config: Config) -> str:
-    """In the order of its space, which reads best; equal configs may differ in it."""
+    """Return a config as JSON in the order of its space; equal configs may differ in the order."""
     return json.dumps(config.to_json(), separators=(",", ":"), allow_nan=False)
+
+
+def _config_columns(config: Config) -> dict[str, str]:
+    return {"config_key": config.key, "config": config_text(config)}
 
 
 def config_of(text: str) -> Config:

@@ -1,16 +1,16 @@
-"""Whether a store is sound: everything that can be wrong is looked for, and all of it is told."""
+"""Check that a store is sound: look for everything that can be wrong, and tell all of it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, and_, select
 
 from tritune.store import rows, schema
-from tritune.store.document import known_stage, times_from_json
-from tritune.store.records import FAILURES
+from tritune.store.document import device_from_json, read
+from tritune.store.errors import FormatError
+from tritune.store.records import Build, Run, Samples, Task, Trial
 from tritune.store.store import Store
 
 # (table, its columns, the table they refer to, its columns)
@@ -25,7 +25,7 @@ _REFERENCES = (
 
 
 def verify(store: Store) -> list[str]:
-    """Every problem of a store, one line each; none: it is sound."""
+    """Return every problem of a store, one line each."""
     with store.database.read() as connection:
         problems = list(_file_problems(connection))
         # A file whose pages are broken would only repeat itself in everything that is read from it.
@@ -62,11 +62,14 @@ def _orphans(connection: Connection) -> Iterator[str]:
 def _unreadable_rows(connection: Connection) -> Iterator[str]:
     for table, check in _CHECKS.items():
         for row in connection.execute(select(table)):
+            place = _place(table, row)
             try:
-                for complaint in check(row):
-                    yield f"{_place(table, row)}: {complaint}"
+                if not check(row, place):
+                    yield f"{place}: the key is not that of the other columns"
+            except FormatError as error:
+                yield " ".join(str(error).split())
             except rows.UNREADABLE as error:
-                yield f"{_place(table, row)}: {' '.join(str(error).split())}"
+                yield f"{place}: {' '.join(str(error).split())}"
 
 
 def _place(table: Table, row: Any) -> str:
@@ -74,53 +77,44 @@ def _place(table: Table, row: Any) -> str:
     return f"{table.name} {key}"
 
 
-def _check_device(row: Row[Any]) -> Iterator[str]:
-    if rows.device_of(row).fingerprint != row.fingerprint:
-        yield "the fingerprint is not that of the device"
+def _check_device(row: Row[Any], place: str) -> bool:
+    return device_from_json(rows.fields_of(row), place).fingerprint == row.fingerprint
 
 
-def _check_run(row: Row[Any]) -> Iterator[str]:
-    if not isinstance(json.loads(row.environment), dict):
-        yield "the environment is no JSON object"
+def _check_run(row: Row[Any], place: str) -> bool:
+    return bool(read(Run, rows.fields_of(row), place))
 
 
-def _check_task(row: Row[Any]) -> Iterator[str]:
+def _check_task(row: Row[Any], place: str) -> bool:
     rows.check_problem(row.problem)
-    if rows.task_key(rows.task_of(row)) != row.key:
-        yield "the key is not that of the task"
+    return rows.task_key(rows.task_of(row)) == row.key
 
 
-def _check_config(row: Row[Any]) -> Iterator[str]:
-    if rows.config_of(row.config).key != row.config_key:
-        yield "the key is not that of the config"
-    if row.failure is not None and row.failure not in FAILURES:
-        yield f"{row.failure!r} is no reason for a failure"
+def _check_build(row: Row[Any], place: str) -> bool:
+    return read(Build, rows.fields_of(row), place).config.key == row.config_key
 
 
-def _check_build(row: Row[Any]) -> Iterator[str]:
-    yield from _check_config(row)
-    if not isinstance(json.loads(row.facts), dict):
-        yield "the facts are no JSON object"
+def _check_trial(row: Row[Any], place: str) -> bool:
+    task = Task("", "", "", "")  # another table has it
+    return read(Trial, {**rows.fields_of(row), "task": task}, place).config.key == row.config_key
 
 
-def _check_samples(row: Row[Any]) -> Iterator[str]:
-    if not known_stage(row.stage):
-        yield f"{row.stage!r} is no stage"
-    times_from_json(json.loads(row.times_ms), "times")
+def _check_samples(row: Row[Any], place: str) -> bool:
+    return bool(read(Samples, rows.fields_of(row), place))
 
 
-def _check_met(row: Row[Any]) -> Iterator[str]:
+def _check_met(row: Row[Any], place: str) -> bool:
     rows.check_problem(row.problem)
-    if rows.digest(row.kernel, row.problem, row.device) != row.key:
-        yield "the key is not that of the problem"
+    return rows.digest(row.kernel, row.problem, row.device) == row.key
 
 
-_CHECKS: dict[Table, Callable[[Row[Any]], Iterator[str]]] = {
+#: For each table: whether the key of a row is that of its other columns.
+_CHECKS: dict[Table, Callable[[Row[Any], str], bool]] = {
     schema.devices: _check_device,
     schema.runs: _check_run,
     schema.tasks: _check_task,
     schema.builds: _check_build,
-    schema.trials: _check_config,
+    schema.trials: _check_trial,
     schema.samples: _check_samples,
     schema.met: _check_met,
 }

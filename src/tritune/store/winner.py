@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tritune.space import Config
-from tritune.store.records import Samples, Task, Trial
+from tritune.store.records import UNDECIDED, Samples, Task, Trial
 
 #: Fewer common rounds cannot decide a sign test at 95 %: all of five agree by chance in 1 of 16.
 PAIRED_ROUNDS = 6
-#: The stage of a shoot-out in which other processes disturbed too many samples.
-UNDECIDED = "undecided"
 #: A config whose median is so many times its lower decile was stalled by something else. If that is
 #: the default, it was not compared.
 STALLED = 2.0

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritune.store.document import (
-    config_from_json,
-    device_from_json,
-    device_to_json,
-    problem_from_json,
-)
+from tritune.space import Config
+from tritune.store.document import device_from_json, problem_from_json, read, to_json
 from tritune.store.errors import FormatError
-from tritune.store.jsonfile import brief, load, take, time_ms, write
-from tritune.store.records import Task
+from tritune.store.export import check_version
+from tritune.store.jsonfile import brief, load, write
+from tritune.store.records import Milliseconds, Task
 from tritune.store.winner import Winner
 from tritune.targets.device import Device
 
@@ -78,68 +75,81 @@ class WinnersFile:
     def _kernel_text(self, by_device: Mapping[str, list[Winner]]) -> str:
         return ",\n".join(
             f"    {_text(fingerprint)}: {{\n"
-            f'      "device": {_text(device_to_json(self.devices[fingerprint]))},\n'
+            f'      "device": {_text(to_json(self.devices[fingerprint]))},\n'
             f'      "identity": {_text(winners[0].task.identity)},\n'
             f'      "winners": [\n{_winner_lines(winners)}\n      ]\n    }}'
             for fingerprint, winners in sorted(by_device.items())
         )
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    devices: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The winners of a kernel on a device."""
+
+    device: dict[str, Any]
+    identity: str
+    winners: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    problem: dict[str, Any]
+    config: Config
+    ms: Milliseconds | None = None
+    default_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    kernels: dict[str, Any]
+
+
 def from_document(document: Any, where: object) -> WinnersFile:
-    """The winners in a parsed file."""
-    if take(document, "format", str, where) != FORMAT:
+    """Return the winners in a parsed file."""
+    found = document.get("format") if isinstance(document, Mapping) else None
+    if found != FORMAT:
         raise FormatError(
-            f"{where} is no file of winners: its format is {brief(document['format'])}, "
+            f"{where} is no file of winners: its format is {brief(found)}, "
             f"expected {FORMAT!r}; tritune db export --winners writes one"
         )
-    version = take(document, "version", int, where)
-    if version != VERSION:
-        raise FormatError(
-            f"{where} has version {version} of the format, this tritune reads {VERSION}: "
-            "export it again with this version, or install the newer tritune"
-        )
+    check_version(document, VERSION, where)
     winners: list[Winner] = []
     devices: dict[str, Device] = {}
-    for kernel, fields in take(document, "kernels", dict, where).items():
-        for fingerprint, group in take(fields, "devices", dict, f"{where}: {kernel}").items():
+    for kernel, entry in read(_File, document, where).kernels.items():
+        for fingerprint, fields in read(_Kernel, entry, f"{where}: {kernel}").devices.items():
             place = f"{where}: {kernel} on {fingerprint}"
-            devices[fingerprint] = device_from_json(take(group, "device", dict, place), place)
+            group = read(_Group, fields, place)
+            devices[fingerprint] = device_from_json(group.device, place)
             if devices[fingerprint].fingerprint != fingerprint:
                 raise FormatError(
                     f"{place}: the fingerprint is not that of the device beside it: export again"
                 )
-            identity = take(group, "identity", str, place)
-            entries = take(group, "winners", list, place)
-            winners += _winners(entries, kernel, identity, fingerprint, place)
+            winners += _winners(group, kernel, fingerprint, place)
     return WinnersFile(tuple(winners), devices)
 
 
-def _winners(
-    entries: list[Any], kernel: str, identity: str, fingerprint: str, place: str
-) -> Iterator[Winner]:
+def _winners(group: _Group, kernel: str, fingerprint: str, place: str) -> Iterator[Winner]:
     seen: set[str] = set()
-    for entry in entries:
-        problem = problem_from_json(take(entry, "problem", dict, place), place)
+    for number, fields in enumerate(group.winners):
+        entry = read(_Entry, {"config": None, **fields}, f"{place}: winners[{number}]")
+        problem = problem_from_json(entry.problem)
         if problem in seen:
             raise FormatError(f"{place}: two winners for the problem {problem}")
         seen.add(problem)
         yield Winner(
-            task=Task(kernel, identity, problem, fingerprint),
-            config=config_from_json(entry.get("config"), f"{place}: {problem}"),
-            ms=_time(entry, "ms", place),
-            default_ms=_time(entry, "default_ms", place),
+            task=Task(kernel, group.identity, problem, fingerprint),
+            config=entry.config,
+            ms=entry.ms,
+            default_ms=entry.default_ms,
             samples=0,
             when="",
             tied=False,
         )
-
-
-def _time(entry: Mapping[str, Any], name: str, place: str) -> float | None:
-    value = entry.get(name)
-    time = time_ms(value)
-    if time is None and value is not None:
-        raise FormatError(f"{place}: {name} is {brief(value)}, expected a positive number or null")
-    return time
 
 
 def _winner_lines(winners: Iterable[Winner]) -> str:

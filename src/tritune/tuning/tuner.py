@@ -28,8 +28,8 @@ from typing import Any
 
 from tritune.space import Config, Points
 from tritune.store import Store
-from tritune.store.records import Build, Run, Samples, Task, Trial
-from tritune.store.winner import PAIRED_ROUNDS, UNDECIDED, Winner
+from tritune.store.records import UNDECIDED, Build, Run, Samples, Task, Trial
+from tritune.store.winner import PAIRED_ROUNDS, Winner
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.compile.pool import BuildPool, BuildResult
 from tritune.tuning.effort import Effort
