@@ -206,6 +206,13 @@ def test_torch_hears_of_what_is_written_in_place() -> None:
         assert (q._version, k._version) == (count, count)
 
 
+def test_torch_hears_of_what_is_written_in_inference_mode() -> None:
+    x, weight, out = torch.randn(3, 48), torch.randn(48), torch.empty(3, 48)
+    with torch.inference_mode():
+        tritune.rms_norm(x, weight, out=out)
+    assert out._version == 1
+
+
 def test_positions_are_checked_in_cached_calls() -> None:
     q, k = torch.randn(3, 2, 32), torch.randn(3, 1, 32)
     cos, sin = torch.randn(2, 9, 32).unbind()

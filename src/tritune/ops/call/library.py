@@ -16,14 +16,6 @@ _torch_library: Any = torch.library  # without its types: half of its functions 
 _torch_c: Any = torch._C
 _LIBRARY = _torch_library.Library("tritune", "DEF")
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "Tensor": (torch.Tensor, torch.nn.Parameter),
-    "float": (float,),
-    "int": (int,),
-    "bool": (bool,),
-    "str": (str,),
-}
-
 
 def register(
     schema: str,
@@ -38,46 +30,16 @@ def register(
     op returns nothing. `vmap` makes a rule for torch.vmap.
     """
     name = schema.split("(")[0]
-    run = _on_its_device(run)
     _LIBRARY.define(schema)
+    overload: Any = getattr(torch.ops.tritune, name).default
+    arguments = overload._schema.arguments
+    run = _wrapped(run, [place for place, each in enumerate(arguments) if each.is_write])
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     _torch_library.register_fake(f"tritune::{name}", fake, lib=_LIBRARY)
-    overload: Callable[..., Any] = getattr(torch.ops.tritune, name).default
     _LIBRARY.impl(name, _dispatched(overload, run), "Autograd", with_keyset=True)
     if vmap is not None:
         _torch_library.register_vmap(f"tritune::{name}", vmap(overload), lib=_LIBRARY)
-    return _direct(overload, run)
-
-
-def _direct(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Bypass torch's dispatcher, which takes longer than many a kernel, where nothing differs.
-
-    Arguments that torch would convert, refuse or dispatch elsewhere go through the dispatcher.
-    """
-    schema = overload._schema.arguments
-    expected = tuple(_kinds(str(argument.type)) for argument in schema)
-    tensors = [place for place, kinds in enumerate(expected) if torch.Tensor in kinds]
-    written = [place for place, argument in enumerate(schema) if argument.is_write]
-
-    def call(*arguments: Any) -> Any:
-        if _watched() or len(arguments) != len(expected):
-            return overload(*arguments)
-        for argument, kinds in zip(arguments, expected, strict=True):
-            if type(argument) not in kinds:
-                return overload(*arguments)
-        if _wants_derivative(arguments):
-            return overload(*arguments)
-        for place in tensors:
-            tensor = arguments[place]
-            # Neither sparse, fake, meta nor a negative view.
-            if tensor is not None and _torch_c._dispatch_keys(tensor).raw_repr() not in _DENSE:
-                return overload(*arguments)
-        result = run(*arguments)
-        if written:
-            # Autograd needs to know what is written in place.
-            torch.autograd.graph.increment_version([arguments[place] for place in written])
-        return result
-
+    call: Callable[..., Any] = overload
     return call
 
 
@@ -89,7 +51,6 @@ def _dispatched(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     schema = overload._schema
     op = re.sub(r"^tritune::|_(out|inplace|lse)$", "", schema.name)
     names = [argument.name for argument in schema.arguments]
-    written = [place for place, argument in enumerate(schema.arguments) if argument.is_write]
 
     def call(keys: Any, *arguments: Any) -> Any:
         if _wants_derivative(arguments):
@@ -101,10 +62,7 @@ def _dispatched(overload: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         if keys.raw_repr() not in _DENSE:
             with _torch_c._AutoDispatchBelowAutograd():
                 return overload(*arguments)
-        result = run(*arguments)
-        if written:
-            torch.autograd.graph.increment_version([arguments[place] for place in written])
-        return result
+        return run(*arguments)
 
     return call
 
@@ -135,31 +93,19 @@ def _dense_keys() -> Iterator[int]:
 _DENSE = frozenset(_dense_keys())
 
 
-def _kinds(declared: str) -> tuple[type, ...]:
-    """Return the exact types that a schema's type takes without conversion."""
-    optional = declared.startswith("Optional[")
-    kinds = _KINDS.get(declared.removeprefix("Optional[").removesuffix("]"), ())
-    return (*kinds, type(None)) if optional else kinds
+def _wrapped(run: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+    """Return `run` with the tensors' GPU current and with new versions of the written arguments."""
 
+    def wrapped(*arguments: Any) -> Any:
+        first = arguments[0]
+        if first.is_cuda:
+            # Triton launches on the current GPU.
+            with torch.cuda.device(first.device):
+                result = run(*arguments)
+        else:
+            result = run(*arguments)
+        if written:
+            torch.autograd.graph.increment_version([arguments[place] for place in written])
+        return result
 
-def _watched() -> bool:
-    """Return whether calls are compiled, traced, transformed or profiled."""
-    return (
-        torch.compiler.is_compiling()
-        or _torch_c._len_torch_dispatch_stack() > 0
-        or _torch_c._functorch.peek_interpreter_stack() is not None
-        or _torch_c._get_tracing_state() is not None
-        or _torch_c._autograd._profiler_enabled()
-    )
-
-
-def _on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `run` so that the tensors' GPU is current: Triton launches on the current one."""
-
-    def guarded(first: torch.Tensor, *rest: Any) -> Any:
-        if not first.is_cuda:
-            return run(first, *rest)
-        with torch.cuda.device(first.device):
-            return run(first, *rest)
-
-    return guarded
+    return wrapped
