@@ -106,6 +106,11 @@ def check_value(name: str, value: Any) -> None:
         raise SpaceError(f"{name}={value!r} is not a finite number")
 
 
+def distinct(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Return the values without repetitions; values of different types differ."""
+    return tuple({(type(value), value): value for value in values}.values())
+
+
 def has_value(values: Iterable[Value], value: Value) -> bool:
     """Return whether the value is among the values, with the same type."""
     return any(other == value and type(other) is type(value) for other in values)

@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from tritune.space.config import Config, SpaceError, Value
+from tritune.space.config import Config, SpaceError, Value, distinct
 
 #: A value with its type: 1 and True are two.
 _Typed = tuple[type, Value]
@@ -80,11 +80,11 @@ def _without(places: list[int | None] | list[int], axis: int) -> list[int | None
 
 
 def _values_by_name(configs: Iterable[Config]) -> dict[str, tuple[Value, ...]]:
-    found: dict[str, dict[_Typed, Value]] = {}
+    found: dict[str, list[Value]] = defaultdict(list)
     for config in configs:
         for name, value in config.values:
-            found.setdefault(name, {})[type(value), value] = value
-    return {name: in_order(values.values()) for name, values in found.items()}
+            found[name].append(value)
+    return {name: in_order(distinct(values)) for name, values in found.items()}
 
 
 def in_order(values: Iterable[Value]) -> tuple[Value, ...]:

@@ -7,7 +7,7 @@ import keyword
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tritune.space.config import SpaceError, Value, check_value
+from tritune.space.config import SpaceError, Value, check_value, distinct
 from tritune.space.expression import FUNCTIONS, Expression, integers, powers_of_two
 
 FAMILIES = ("cuda", "hip", "cpu")
@@ -80,7 +80,7 @@ class Parameter:
             raise SpaceError(f"parameter {name} has no values")
         for value in self.values:
             check_value(name, value)
-        if len({(type(value), value) for value in self.values}) < len(self.values):
+        if len(distinct(self.values)) < len(self.values):
             raise SpaceError(f"parameter {name} has a value twice: {self.values}")
 
     @functools.cached_property

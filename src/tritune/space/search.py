@@ -8,16 +8,15 @@ later parameters name. So it is counted once for each combination of these.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tritune.space.config import SpaceError, Value, has_value
+from tritune.space.config import SpaceError, Value, distinct, has_value
 from tritune.space.expression import Expression
-from tritune.space.level import Condition, Domain, Known, Level, Point, computed_domain
+from tritune.space.level import Domain, Known, Level, Point, computed_domain
 from tritune.space.listed import in_order
 
 #: Partial points that are visited before counting gives up: a few seconds of work.
@@ -51,20 +50,19 @@ class Search:
             else domain
             for name, domain in domains.items()
         }
-        conditions = []
+        #: The constraints on several parameters, with the names of these.
+        shared: list[tuple[Expression, frozenset[str]]] = []
         for constraint in constraints:
-            condition = Condition.of(constraint, known)
-            name = next(iter(condition.names), "")
+            names = constraint.names - known.keys()
+            name = next(iter(names), "")
             domain = left.get(name)
-            if isinstance(condition.tree, ast.Constant):
-                self._possible &= bool(condition.tree.value)
-            elif not name:
+            if not name:
                 self._possible &= bool(constraint.value(known))
-            elif len(condition.names) == 1 and isinstance(domain, tuple):
+            elif len(names) == 1 and isinstance(domain, tuple):
                 # A constraint on one parameter is a smaller domain.
-                left[name] = tuple(Level([name], domain, [condition], known).values(()))
+                left[name] = tuple(Level([name], domain, [constraint], known).values(()))
             else:
-                conditions.append(condition)
+                shared.append((constraint, names))
         needs = {
             name: domain.names - known.keys() if isinstance(domain, Expression) else frozenset()
             for name, domain in left.items()
@@ -79,9 +77,9 @@ class Search:
         self._levels, self._live = [], []
         for depth, name in enumerate(self.order):
             before, bound = self.order[:depth], self.order[: depth + 1]
-            mine = [c for c in conditions if name in c.names and c.names <= {*bound}]
+            mine = [c for c, names in shared if name in names and names <= {*bound}]
             self._levels.append(Level(bound, left[name], mine, known))
-            later = [c.names for c in conditions if not c.names <= {*before}]
+            later = [names for _, names in shared if not names <= {*before}]
             used = frozenset().union(*later, *(needs[other] for other in self.order[depth:]))
             #: By depth: the places of the values that what comes later names.
             self._live.append([place for place, other in enumerate(before) if other in used])
@@ -208,10 +206,10 @@ def _all_values(
             f"{domain.purpose} depends on too many values: "
             "let it depend on fewer parameters, and say the rest in a constraint"
         )
-    found: dict[tuple[type, Value], Value] = {}
+    found: list[Value] = []
     for chosen in itertools.product(*(values[other] for other in needed)):
         # Where it cannot be computed a constraint may forbid the choice; if not, the search fails.
         with contextlib.suppress(SpaceError):
             here = {**known, **dict(zip(needed, chosen, strict=True))}
-            found.update({(type(v), v): v for v in computed_domain(domain, here)})
-    return in_order(found.values())
+            found += computed_domain(domain, here)
+    return in_order(distinct(found))
