@@ -54,13 +54,13 @@ def attention(
     sinks: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """Attention of q (B, H, Sq, D) to k (B, Hkv, Skv, D) and v (B, Hkv, Skv, Dv): (B, H, Sq, Dv).
+    """Compute attention of q (B, H, Sq, D) to k (B, Hkv, Skv, D) and v (B, Hkv, Skv, Dv).
 
-    H is a multiple of Hkv; consecutive query heads share a head of keys. The last query is aligned
-    with the last key. Tensors may have any strides.
+    The result is (B, H, Sq, Dv). H is a multiple of Hkv; consecutive query heads share a KV head.
+    The last query is aligned with the last key. Tensors may have any strides.
 
     causal: a query sees no key that comes after it.
-    scale: what scores are multiplied with; 1 / sqrt(D) by default.
+    scale: the factor of the scores; 1 / sqrt(D) by default.
     window: a query sees the `window` latest keys, its own included, and none after it.
     softcap: scores become softcap * tanh(score / softcap) before anything is added to them.
     mask: broadcastable to (B, H, Sq, Skv); boolean (True: the key is seen), or added to the scores.
@@ -111,8 +111,9 @@ def attention_varlen(
     sinks: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """Attention within packed sequences: q (tokens, H, D), k (tokens, Hkv, D), v (tokens, Hkv, Dv).
+    """Compute attention in packed sequences.
 
+    q is (tokens, H, D), k (tokens, Hkv, D) and v (tokens, Hkv, Dv).
     Sequence b has the queries cu_seqlens_q[b] to cu_seqlens_q[b + 1] and the keys and values
     cu_seqlens_k[b] to cu_seqlens_k[b + 1]; either may be empty. max_seqlen_q and max_seqlen_k are
     at least the longest lengths. The result is (tokens, H, Dv), the log-sum-exp (tokens, H);

@@ -23,7 +23,7 @@ _cache = CallCache()
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`, in fp32 and rounded once: the activation of Llama's feed-forward layer."""
+    """Compute `silu(gate) * up` in fp32, rounded once: the activation of Llama's MLP."""
     if (outs := _cache(("silu",), gate, up)) is not None:
         return outs[0]
     with Check("silu_mul") as check:
@@ -32,7 +32,7 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
-    """`gelu(gate) * up`, in fp32 and rounded once. `approximate` is "tanh", or "none" for erf."""
+    """Compute `gelu(gate) * up` in fp32, rounded once; `approximate`: "tanh", or "none" for erf."""
     if (outs := _cache((APPROXIMATIONS.get(approximate),), gate, up)) is not None:
         return outs[0]
     with Check("gelu_mul") as check:

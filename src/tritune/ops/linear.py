@@ -37,7 +37,7 @@ def linear(
     *,
     activation: str | None = None,
 ) -> torch.Tensor:
-    """`activation(x @ weight.T + bias)`, as torch.nn.functional.linear and an activation after it.
+    """Compute `activation(x @ weight.T + bias)`, as torch.nn.functional.linear and an activation.
 
     x is (..., K), weight (N, K) in any strides or the result of `quantize_weight`, bias (N,).
     Activations: "relu", "gelu", "gelu_tanh", "silu". Sums, bias and activation are computed in fp32

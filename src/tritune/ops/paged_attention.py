@@ -50,7 +50,7 @@ def paged_attention(
     v_scale: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of packed queries (tokens, heads, head size) to keys and values in pages.
+    """Compute attention of packed queries (tokens, heads, head size) to a paged KV cache.
 
     Args:
         q: The queries of all sequences, one after the other.
@@ -59,18 +59,18 @@ def paged_attention(
         v_cache: Values, (pages, page size, KV heads, value size).
         block_table: The pages of each sequence, (sequences, most pages of a sequence). Entries past
             a sequence's keys are not read.
-        seq_lens: How many keys each sequence has in the cache, those of its queries included.
-        cu_seqlens_q: Where each sequence's queries begin, and where the last one's end:
-            (sequences + 1,). Sequences without queries or without keys are fine.
+        seq_lens: The number of keys of each sequence in the cache, those of its queries included.
+        cu_seqlens_q: Offsets of each sequence's queries, and the end of the last one's:
+            (sequences + 1,). Sequences may have no queries, or no keys.
         causal: A query sees no key past its own. The last query of a sequence is at its last key.
-        scale: What scores are multiplied with; 1 / sqrt(head size) unless given.
-        window: How many of the latest keys a query sees, its own included; none past its own.
+        scale: The factor of the scores; 1 / sqrt(head size) by default.
+        window: The number of latest keys that a query sees, its own included; none past its own.
         softcap: Scores become softcap * tanh(score / softcap).
         alibi_slopes: (heads,); slope * (key's position - query's) is added to each score.
         sinks: (heads,); a score that takes part in the softmax and has no value.
-        k_scale: What the cached keys are to be multiplied with: one number, or one per KV head.
+        k_scale: The factor of the cached keys: one number, or one per KV head.
         v_scale: The same for the values.
-        out: Where to put the result; otherwise it is a new tensor.
+        out: The tensor for the result; a new one by default.
 
     Returns:
         (tokens, heads, value size) in the dtype of `q`. A query that sees no key gives zeros.

@@ -32,7 +32,7 @@ def rope(
     interleaved: bool = False,
     inplace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn q and k by the angles of their tokens: `x * cos + rotated(x) * sin`, in fp32.
+    """Rotate q and k by the angles of their tokens: `x * cos + rotated(x) * sin`, in fp32.
 
     q is (..., tokens, heads, size) and k the same but for the heads. cos and sin are tables (rows,
     rotary). Element j of a head takes column j: in a NeoX table each angle is there twice, the

@@ -14,7 +14,7 @@ class Points(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, tuple[Value, ...]]:
-        """Each parameter with all the values it can take, in order."""
+        """Return each parameter with all its values, in order."""
 
     def size(self) -> int:
         """Return the number of configs."""

@@ -44,7 +44,7 @@ class Lengths(NamedTuple):
 
 
 class LaunchFacts(NamedTuple):
-    """What a launch needs beside the tensors and the config."""
+    """The facts that a launch needs beside the tensors and the config."""
 
     problem: AttentionProblem
     options: Options
@@ -68,7 +68,7 @@ def launch_facts(
     strides: tuple[Strides, Strides, Strides],
     options: Options,
 ) -> LaunchFacts:
-    """`heads` are those of queries and of keys, `sizes` those of a head's keys and values."""
+    """Return the facts; `heads` are those of queries and of keys, `sizes` a head's of k and v."""
     q, k, v = (_with_batch(each) if packed else each for each in strides)
     options = options.within(lengths.keys)
     problem = AttentionProblem(
@@ -104,7 +104,7 @@ def paged_problem(
     page_size: int,
     options: Options,
 ) -> tuple[PagedAttentionProblem, Options]:
-    """`pages` are those of a row of the block table, `dtypes` those of queries and of the cache."""
+    """Return the problem; `pages` are those of a sequence, `dtypes` those of queries and cache."""
     keys, queries = pages * page_size, -(-tokens // sequences)
     options = options.within(keys)
     visible = keys if options.window is None else min(keys, options.window + queries)
