@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.progress import MofNCompleteColumn, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from tritune.cli import _terminal
 
@@ -23,21 +22,17 @@ class Display(_terminal.Display):
     """Show the progress of each screening."""
 
     def __init__(self, subjects: int, quiet: bool) -> None:
-        super().__init__(subjects, quiet, MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        note = TextColumn("{task.fields[note]}")
+        super().__init__(subjects, quiet, MofNCompleteColumn(), TimeRemainingColumn(), note)
         self.bar = self.bars.add_task("", total=None, note="")
-        self.began, self.known = 0.0, 0
 
     def begin(self, subject: Subject) -> None:
-        self.began, self.known = time.monotonic(), -1
         words = f"{subject.target} {subject.workload.name} {_terminal.describe(subject.problem)}"
-        self.bars.update(self.bar, description=escape(words[:60]), completed=0, total=None, note="")
+        self.bars.reset(self.bar, description=escape(words[:60]), note="")
 
     def update(self, watched: Watched) -> None:
-        if self.known < 0:
-            self.known = watched.done - 1  # an earlier run's
         dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(watched.rejected.items()))
-        note = f"{self._time_left(watched)}  {dropped}"
-        self.bars.update(self.bar, completed=watched.done, total=watched.total, note=note)
+        self.bars.update(self.bar, completed=watched.done, total=watched.total, note=dropped)
 
     def end(self, screened: Screened) -> None:
         subject, left = screened.subject, len(screened.left)
@@ -45,11 +40,6 @@ class Display(_terminal.Display):
             f"{subject.target} {subject.workload.name}: {left} of {screened.candidates} left, "
             f"{screened.seconds:.1f} s"
         )
-
-    def _time_left(self, watched: Watched) -> str:
-        done = watched.done - self.known
-        left = (watched.total - watched.done) * (time.monotonic() - self.began) / max(done, 1)
-        return f"{left / 60:.0f} min left" if left > 120 else f"{left:.0f} s left"
 
 
 def show(found: Sequence[Screened]) -> None:
