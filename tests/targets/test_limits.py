@@ -37,7 +37,8 @@ def test_a_core_does_a_power_of_two_of_products_in_a_clock(target: Target):
 @pytest.mark.parametrize("target", KNOWN)
 def test_narrower_types_are_no_slower(target: Target):
     limits = limits_of(target)
-    assert limits.flops_for("float16") >= limits.flops_for("tfloat32") >= limits.vector_flops * 0.9
+    vector_flops = 2 * limits.vector_fmas_per_clock * limits.cores * limits.clock_hz
+    assert limits.flops_for("float16") >= limits.flops_for("tfloat32") >= 0.9 * vector_flops
     if "float8" in limits.matrix_flops:
         assert limits.flops_for("float8") == pytest.approx(
             2 * limits.flops_for("float16"), rel=0.02
@@ -48,7 +49,7 @@ def test_narrower_types_are_no_slower(target: Target):
 def test_a_block_fits_on_a_core_and_figures_have_sources(target: Target):
     limits = limits_of(target)
     assert limits.shared_per_block + limits.shared_reserved <= limits.shared_per_core
-    assert limits.threads_per_block <= limits.threads_per_core
+    assert limits.threads_per_block <= limits.warps_per_core * limits.warp_size
     assert limits.registers_per_thread * 4 * limits.warp_size <= limits.registers_per_core
     assert limits.cache_bytes_per_second > limits.memory_bytes_per_second
     assert len(limits.sources) >= 3

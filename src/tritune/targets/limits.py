@@ -69,15 +69,6 @@ class Limits:
     #: Peak operations per second of matrix products without sparsity, by the name of the type.
     matrix_flops: Mapping[str, float]
 
-    @property
-    def threads_per_core(self) -> int:
-        return self.warps_per_core * self.warp_size
-
-    @property
-    def vector_flops(self) -> float:
-        """Return the peak fp32 operations per second without matrix instructions."""
-        return 2.0 * self.vector_fmas_per_clock * self.cores * self.clock_hz
-
     def flops_for(self, dtype: str) -> float:
         """Return the peak operations per second of matrix products in a dtype.
 

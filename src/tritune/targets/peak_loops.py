@@ -17,15 +17,9 @@ from tritune.cpu import codegen
 from tritune.cpu.features import Cpu
 from tritune.cpu.launch import loader
 from tritune.cpu.launch.entry import emit_launch
+from tritune.cpu.lower.llvm import FLOAT, HALF, I8, I32, I64, PTR, declare, i64
 
-_I8, _I32, _I64, _PTR, _VOID = (
-    ll.IntType(8),
-    ll.IntType(32),
-    ll.IntType(64),
-    ll.PointerType(),
-    ll.VoidType(),
-)
-_FLOAT, _HALF = ll.FloatType(), ll.HalfType()
+_VOID = ll.VoidType()
 
 #: Bytes of a cache line, and of the widest vector.
 LINE = 64
@@ -66,7 +60,7 @@ class MultiplyAdd:
 def multiply_adds(cpu: Cpu) -> Mapping[str, MultiplyAdd]:
     """Return the instruction with the most operations for each dtype that has one."""
     lanes, on_arm = cpu.vector_bits // 32, cpu.arch == "aarch64"
-    wide, halves = ll.VectorType(_FLOAT, lanes), ll.VectorType(_HALF, 2 * lanes)
+    wide, halves = ll.VectorType(FLOAT, lanes), ll.VectorType(HALF, 2 * lanes)
     pairs = ll.VectorType(_BFloat(), 2 * lanes)
     # Without an instruction for it, LLVM would call C's `fmaf` for every element.
     fma = f"llvm.fma.v{lanes}f32" if on_arm or cpu.has("fma") else None
@@ -116,15 +110,15 @@ def reading(cpu: Cpu, streams: int, ahead: int) -> str:
     b, (buffer, result), (piece, lines) = _program(pointers=2, numbers=2)
     kind, per_line = _words(cpu)
     begin = _offset(b, buffer, b.mul(_program_number(b), piece))
-    length = b.mul(lines, _I64(LINE))
+    length = b.mul(lines, i64(LINE))
     loop = _Loop(b, lines)
     totals = loop.carried([ll.Constant(kind, [0] * kind.count)] * (streams * per_line))
-    line = _offset(b, begin, b.mul(loop.index, _I64(LINE)))
+    line = _offset(b, begin, b.mul(loop.index, i64(LINE)))
     following = []
     for stream in range(streams):
-        at = _offset(b, line, b.mul(length, _I64(stream)))
+        at = _offset(b, line, b.mul(length, i64(stream)))
         if ahead:
-            _call(b, "llvm.prefetch.p0", _VOID, [_at(b, at, ahead), _I32(0), _I32(3), _I32(1)])
+            _call(b, "llvm.prefetch.p0", _VOID, [_at(b, at, ahead), I32(0), I32(3), I32(1)])
         for part, total in enumerate(totals[stream * per_line : (stream + 1) * per_line]):
             address = _at(b, at, part * LINE // per_line)
             following.append(b.add(total, b.load(address, typ=kind, align=LINE // per_line)))
@@ -143,12 +137,12 @@ def copying(cpu: Cpu) -> str:
     kind, per_line = _words(cpu)
     own = b.mul(_program_number(b), piece)
     loop = _Loop(b, lines)
-    at = b.add(own, b.mul(loop.index, _I64(LINE)))
+    at = b.add(own, b.mul(loop.index, i64(LINE)))
     for part in range(per_line):
         offset, align = part * LINE // per_line, LINE // per_line
         value = b.load(_at(b, _offset(b, buffer, at), offset), typ=kind, align=align)
         stored = b.store(value, _at(b, _offset(b, target, at), offset), align=align)
-        stored.set_metadata("nontemporal", b.module.add_metadata([_I32(1)]))
+        stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
     loop.end([], [])
     b.ret_void()
     return str(b.module)
@@ -165,17 +159,17 @@ def entry_of(text: str, cpu: Cpu) -> Any:
 def _program(pointers: int, numbers: int) -> tuple[Any, list[Any], list[Any]]:
     """Return a builder at the start of a new program, and the program's arguments."""
     module = ll.Module("peak")
-    program = ll.Function(module, ll.FunctionType(_VOID, [_PTR, *[_I32] * 6, _PTR]), "program")
+    program = ll.Function(module, ll.FunctionType(_VOID, [PTR, *[I32] * 6, PTR]), "program")
     program.attributes.add("nounwind")
     emit_launch(module, program, streams=True)
     b = ll.IRBuilder(program.append_basic_block("entry"))
-    kinds = [_PTR] * pointers + [_I64] * numbers
+    kinds = [PTR] * pointers + [I64] * numbers
     args = [b.load(_at(b, program.args[0], 8 * i), typ=kind) for i, kind in enumerate(kinds)]
     return b, args[:pointers], args[pointers:]
 
 
 def _program_number(b: Any) -> Any:
-    return b.zext(b.function.args[1], _I64)
+    return b.zext(b.function.args[1], I64)
 
 
 class _Loop:
@@ -186,7 +180,7 @@ class _Loop:
         self._body = b.append_basic_block("loop")
         b.branch(self._body)
         b.position_at_end(self._body)
-        (self.index,) = self.carried([_I64(0)])
+        (self.index,) = self.carried([i64(0)])
 
     def carried(self, initial: Sequence[Any]) -> list[Any]:
         """Return loop-carried variables. Called before anything else is in the body."""
@@ -198,7 +192,7 @@ class _Loop:
     def end(self, variables: Sequence[Any], following: Sequence[Any]) -> None:
         """Close the loop with the values of the next iteration."""
         b = self._b
-        index = b.add(self.index, _I64(1))
+        index = b.add(self.index, i64(1))
         for variable, value in zip([self.index, *variables], [index, *following], strict=True):
             variable.add_incoming(value, self._body)
         after = b.append_basic_block("end")
@@ -208,18 +202,17 @@ class _Loop:
 
 def _words(cpu: Cpu) -> tuple[Any, int]:
     """Return the widest vector of integers, and how many of them fill a cache line."""
-    return ll.VectorType(_I32, cpu.vector_bits // 32), 8 * LINE // cpu.vector_bits
+    return ll.VectorType(I32, cpu.vector_bits // 32), 8 * LINE // cpu.vector_bits
 
 
 def _offset(b: Any, pointer: Any, offset: Any) -> Any:
-    return b.gep(pointer, [offset], source_etype=_I8)
+    return b.gep(pointer, [offset], source_etype=I8)
 
 
 def _at(b: Any, pointer: Any, offset: int) -> Any:
-    return _offset(b, pointer, _I64(offset))
+    return _offset(b, pointer, i64(offset))
 
 
 def _call(b: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
-    known = b.module.globals.get(name)
     kind = ll.FunctionType(result, [arg.type for arg in args])
-    return b.call(known or ll.Function(b.module, kind, name), args)
+    return b.call(declare(b.module, name, kind), args)
