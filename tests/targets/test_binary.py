@@ -21,7 +21,6 @@ from tritune.targets.binary import (
     read_binary,
     read_compiled,
 )
-from tritune.targets.binary.hsaco import _number
 from tritune.targets.target import Target
 
 NVIDIA = [pytest.param(Target("cuda", c), id=f"sm_{c}") for c in (75, 80, 90, 100, 120)]
@@ -136,13 +135,3 @@ def test_a_missing_disassembler_is_an_error_that_says_what_to_do(
     )
     with pytest.raises(BinaryError, match="nvdisasm cannot be used"):
         count_instructions(SM_80, asm)
-
-
-def test_numbers_of_every_size_are_found_in_metadata():
-    key = b"\xab.vgpr_count"
-    for value, number in ((b"\x07", 7), (b"\xcc\xff", 255), (b"\xcd\x01\x00", 256)):
-        # A longer name that ends alike is another.
-        assert _number(b"\xac..vgpr_count\x01" + key + value, ".vgpr_count") == number
-    for damaged in (b"", b"\xc1", b"\xcd\x01"):
-        with pytest.raises(BinaryError, match="damaged"):
-            _number(key + damaged, ".vgpr_count")
