@@ -75,9 +75,8 @@ def write_case(folder: str, call: TunableCall) -> WrittenCase:
         # Heuristics and the grid are the program's own affair, and need not be sent.
         arguments = replace(call.arguments, grid=())
         call = replace(call, kernel=DecoratedKernel(function), arguments=arguments)
-    identified = (function, code_digest(function))
-    kernel = dumps(identified, {f"the kernel {function.__name__}": function}, tensor_id)
-    rest = dumps(call, _described(call), persistent_id)
+    kernel = dumps((function, code_digest(function)), tensor_id)
+    rest = dumps(call, persistent_id)
     _check_size(tensors.nbytes, call.device)
     path = Path(folder)
     (path / KERNEL_FILE).write_bytes(kernel)
@@ -111,22 +110,6 @@ def read_call(folder: Path, kernel: Any, tensor: Callable[[int], Any]) -> Tunabl
 
     call: TunableCall = loads((folder / CALL_FILE).read_bytes(), load)
     return call
-
-
-def _described(call: TunableCall) -> dict[str, Any]:
-    """Return what is sent of a call, under names for an error message."""
-    named = call.arguments.named(call.kernel.function.arg_names)
-    launches = (call.launches or {}).values()
-    return {
-        **{f"argument {name}": value for name, value in named.items()},
-        "grid": call.arguments.grid,
-        "a heuristic": call.kernel.heuristics,
-        "pre_hook": call.hooks.before,
-        "post_hook": call.hooks.after,
-        "the pre_hook of a config": list(call.hooks.of_config.values()),
-        "a value of a config": [launch.kwargs for launch in launches],
-        "what the reference returns": call.expected,
-    }
 
 
 def _check_size(nbytes: int, device: torch.device) -> None:

@@ -21,7 +21,7 @@ import io
 import linecache
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -52,20 +52,15 @@ class TransferError(TrituneError):
     """Something that a call needs cannot be sent to a worker process."""
 
 
-def dumps(value: Any, contents: Mapping[str, Any], persistent_id: PersistentId) -> bytes:
-    """Return the pickled value.
+def dumps(value: Any, persistent_id: PersistentId) -> bytes:
+    """Return the pickled value; TransferError says what of it cannot be sent.
 
-    TransferError says what cannot be sent, among the contents that are named for that. Kernels
-    whose code refers to such a thing are sent by name, where they have one.
+    Kernels whose code refers to such a thing are sent by name, where they have one.
     """
     try:
         return _dumps(value, persistent_id, by_name=False)
     except Exception:
-        try:
-            return _dumps(value, persistent_id, by_name=True)
-        except Exception as error:
-            what, reason = _culprit(contents, error, persistent_id)
-            raise TransferError(f"{what} cannot be sent to a worker process: {reason}") from error
+        return _dumps(value, persistent_id, by_name=True)
 
 
 def loads(data: bytes, persistent_load: Callable[[Any], Any]) -> Any:
@@ -77,39 +72,58 @@ def loads(data: bytes, persistent_load: Callable[[Any], Any]) -> Any:
 
 def _dumps(value: Any, persistent_id: PersistentId, by_name: bool) -> bytes:
     file = io.BytesIO()
-    pickler = _Pickler(file, by_name)
-    pickler.persistent_id = persistent_id
+    pickler = _Pickler(file, persistent_id, by_name)
     try:
         pickler.dump(value)
+    except Exception as error:
+        raise TransferError(f"{pickler.describe_last()} cannot be sent: {error}") from error
     finally:
-        for module in pickler.registered:
+        for module in pickler.by_value:
             cloudpickle.unregister_pickle_by_value(module)
     return file.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):
-    def __init__(self, file: io.BytesIO, by_name: bool) -> None:
+    def __init__(self, file: io.BytesIO, persistent_id: PersistentId, by_name: bool) -> None:
         super().__init__(file)
-        self._by_name = by_name
+        self._persistent_id, self._by_name = persistent_id, by_name
+        self._last: Any = None
+        self._functions: list[FunctionType] = []
         #: The Triton functions around Python functions.
         self._kernels: dict[int, JITFunction[Any]] = {}
         #: Modules that are sent in part, and their copies.
         self._copies: dict[str, ModuleType] = {}
         #: Modules whose functions and classes cloudpickle would send by name, in vain.
-        self.registered: list[ModuleType] = []
+        self.by_value: list[ModuleType] = []
+
+    def describe_last(self) -> str:
+        """Return a description of the object at which the pickler is."""
+        for function in reversed(self._functions):
+            used = inspect.getclosurevars(function)
+            for name, value in {**used.globals, **used.nonlocals}.items():
+                if value is self._last:
+                    return f"{name}, which {function.__name__} uses,"
+        kind = type(self._last)
+        return f"a {kind.__module__}.{kind.__qualname__} of the call"
+
+    def persistent_id(self, value: Any) -> Any:
+        self._last = value
+        return self._persistent_id(value)
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, JITCallable) and hasattr(value, "fn"):
             return self._reduce_kernel(value)
         if isinstance(value, _ModulePart):
             return self._reduce_part(value)
+        if isinstance(value, FunctionType):
+            self._functions.append(value)
         if isinstance(value, ModuleType):
             if self._copies.get(value.__name__) is value:
                 return ModuleType, (value.__name__,)
             if value.__name__ in sys.modules and not _is_importable(value):
                 raise pickle.PicklingError(f"no other process can import {value.__name__}")
         elif isinstance(value, (FunctionType, type)):
-            self._register_module_of(value)
+            self._send_by_value_unless_importable(sys.modules.get(str(value.__module__)))
         reduced = super().reducer_override(value)
         kernel = self._kernels.get(id(value))
         if kernel is not None:
@@ -162,17 +176,13 @@ class _Pickler(cloudpickle.Pickler):
         }
         return _same, (copy,), read, None, None, _add_variables
 
-    def _register_module_of(self, value: Any) -> None:
-        """Have functions of a module sent by value if no other process can import it."""
-        module = sys.modules.get(str(value.__module__))
-        if (
-            module is not None
-            and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
-            and not is_shared(module.__name__)
-            and not _is_importable(module)
-        ):
+    def _send_by_value_unless_importable(self, module: ModuleType | None) -> None:
+        """Have cloudpickle send functions and classes of a module by value if need be."""
+        if module is None or is_shared(module.__name__) or module in self.by_value:
+            return
+        if not _is_importable(module):
             cloudpickle.register_pickle_by_value(module)
-            self.registered.append(module)
+            self.by_value.append(module)
 
 
 class _ModulePart:
@@ -252,40 +262,3 @@ def _imported(module: str, path: str, wrappers: int) -> Any:
     for _ in range(wrappers):
         found = found.fn
     return found
-
-
-def _culprit(
-    contents: Mapping[str, Any], error: Exception, persistent_id: PersistentId
-) -> tuple[str, Exception]:
-    """Return the innermost thing that cannot be pickled, as a reader would describe it, and why."""
-    what = "the call"
-    seen: set[int] = set()
-    while True:
-        for name, value in contents.items():
-            try:
-                _dumps(value, persistent_id, by_name=True)
-            except Exception as reason:
-                what, error = name, reason
-                break
-        else:
-            return what, error
-        if id(value) in seen:
-            return what, error
-        seen.add(id(value))
-        contents = dict(_contents(value, what))
-
-
-def _contents(value: Any, what: str) -> Iterator[tuple[str, Any]]:
-    value = getattr(value, "fn", value) if isinstance(value, JITCallable) else value
-    if isinstance(value, functools.partial):
-        yield what, value.func
-    elif isinstance(value, FunctionType):
-        used = inspect.getclosurevars(value)
-        for name, each in {**used.globals, **used.nonlocals}.items():
-            yield f"{name}, which {value.__name__} uses,", each
-    elif isinstance(value, (list, tuple)):
-        for number, each in enumerate(value):
-            yield f"{what}[{number}]", each
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield f"{what}[{name!r}]", each

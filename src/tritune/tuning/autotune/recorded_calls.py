@@ -118,7 +118,7 @@ def record_call(task: CallTask, call: TunableCall, store: Store) -> None:
     key = hashlib.sha256("\0".join([digest, problem, task.device.type]).encode()).hexdigest()
     name = re.sub(r"[^\w.]+", "_", task.kernel.name)[-80:]
     path = folder_of(store) / f"{name}-{key[:16]}{_SUFFIX}"
-    if _is_current(path):
+    if _metadata(path) is not None:
         return
     with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
         write_case(folder, call)
@@ -150,18 +150,9 @@ def recorded_calls(store: Store) -> list[RecordedCall]:
     """Return the recorded calls, without those of another Python's programs."""
     found = []
     for path in sorted(folder_of(store).glob(f"*{_SUFFIX}")):
-        try:
-            with _opened(path) as archive:
-                metadata = json.loads(archive.read(_METADATA))
-        except TransferError as error:
-            warn_once(str(error))
-        except (OSError, zipfile.BadZipFile, KeyError, ValueError):
-            continue
-        else:
-            if metadata.get("format") != _FORMAT:
-                warn_once(f"{path} is from another version of tritune: record the call again")
-            elif metadata["python"] == list(sys.version_info[:2]):
-                found.append(RecordedCall(path, metadata))
+        metadata = _metadata(path)
+        if metadata is not None and metadata["python"] == list(sys.version_info[:2]):
+            found.append(RecordedCall(path, metadata))
     return found
 
 
@@ -193,6 +184,21 @@ def tune_recorded_calls(
                 yield call, tune_case(job, store, run, here, watch, shared)
 
 
+def _metadata(path: Path) -> dict[str, Any] | None:
+    """Return what a file says of itself; None, and a warning, where it is not to be used."""
+    try:
+        with _opened(path) as archive:
+            metadata: dict[str, Any] = json.loads(archive.read(_METADATA))
+        if metadata.get("format") == _FORMAT:
+            return metadata
+        warn_once(f"{path} is from another version of tritune: record the call again")
+    except TransferError as error:
+        warn_once(str(error))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError):
+        pass
+    return None
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a recorded call; TransferError where another user could have written it."""
@@ -205,15 +211,6 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             )
         with zipfile.ZipFile(file) as archive:
             yield archive
-
-
-def _is_current(path: Path) -> bool:
-    """Return whether a call is recorded already, in a file that this version reads."""
-    try:
-        with _opened(path) as archive:
-            return bool(json.loads(archive.read(_METADATA)).get("format") == _FORMAT)
-    except (TransferError, OSError, zipfile.BadZipFile, KeyError, ValueError):
-        return False
 
 
 def _statistics_of_regions(folder: Path) -> list[dict[str, Any] | None]:
