@@ -24,7 +24,7 @@ from tritune.cli._examination import (
     Threads,
 )
 from tritune.cli._examine_optional import examine_optional
-from tritune.integrations.blame import blame
+from tritune.integrations.dependencies import failed_import
 from tritune.targets.host import cpu_model, physical_cores, usable_threads
 
 _SELF_TEST_SECONDS = 120
@@ -74,10 +74,10 @@ def _load(name: str, problems: Problems) -> ModuleType | None:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             problems.error(f"{name} is not installed", _INSTALL[name])
             return None
-        blamed = blame(error, name)
-        if blamed.package != name:
-            what = f"{name} cannot be imported, for {blamed.package} fails: {blamed.error}"
-            problems.error(what, blamed.remedy)
+        failed = failed_import(error, name)
+        if failed.package != name:
+            what = f"{name} cannot be imported, for {failed.package} fails: {failed.error}"
+            problems.error(what, failed.remedy)
             return None
         remedy = f"reinstall it: {_INSTALL[name]} --force-reinstall"
         if name == "triton":

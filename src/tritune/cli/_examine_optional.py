@@ -8,14 +8,14 @@ import subprocess
 import sys
 
 from tritune.cli._examination import OptionalPackage, Problems
-from tritune.integrations.optional import DEPENDENCIES, Dependency, is_installed
+from tritune.integrations.dependencies import DEPENDENCIES, Dependency, is_installed
 
 _TIMEOUT_SECONDS = 120
 # Importing a broken package may do anything, so it is done in a process of its own.
 _IMPORT = """
 import importlib, json, sys
 from tritune.errors import TrituneError
-from tritune.integrations.optional import BrokenDependencyError
+from tritune.integrations.dependencies import BrokenDependencyError
 try:
     importlib.import_module(sys.argv[1])
 except BrokenDependencyError as error:

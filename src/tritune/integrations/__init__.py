@@ -56,12 +56,12 @@ def enable_all() -> Enabled:
     while its `generate` runs, and changed back after. What is not installed, or is not imported by
     the program, costs nothing; what is broken is left alone.
     """
-    from tritune.integrations.generate import serve_generate
+    from tritune.integrations.generate import patch_generate
+    from tritune.integrations.import_hook import when_imported
     from tritune.integrations.sdpa import route
-    from tritune.integrations.watch import when_imported
 
     enabled = route()
-    enabled.add("transformers", when_imported("transformers.generation.utils", serve_generate))
+    enabled.add("transformers", when_imported("transformers.generation.utils", patch_generate))
     return enabled
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TypeVar
-
-_Self = TypeVar("_Self", bound="Enabled")
 
 
 class Enabled:
-    """Changes that can be taken back: by `disable()`, or by leaving the block of a `with`."""
+    """Changes that can be undone: by `disable()`, or by leaving the block of a `with`."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -20,7 +16,7 @@ class Enabled:
         self.left: dict[str, dict[str, int]] = {}
 
     def add(self, kind: str, undo: Callable[[], object], modules: int = 1) -> None:
-        """Note a change that was made, and how it is taken back."""
+        """Note a change that was made, and how it is undone."""
         self._undo.append(undo)
         self.changed[kind] = self.changed.get(kind, 0) + modules
 
@@ -39,7 +35,7 @@ class Enabled:
         return "\n".join(lines) or "nothing to serve"
 
     def disable(self) -> None:
-        """Take all changes back, the latest first; a second time there is nothing left to do."""
+        """Undo all changes, the latest first; a second time there is nothing left to do."""
         while self._undo:
             self._undo.pop()()
 
@@ -47,22 +43,14 @@ class Enabled:
     def active(self) -> bool:
         return bool(self._undo)
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Enabled:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.disable()
 
     def __repr__(self) -> str:
         changed = ", ".join(f"{kind}: {count}" for kind, count in self.changed.items())
         left = ", ".join(f"{kind}: {sum(why.values())}" for kind, why in self.left.items())
         state = "active" if self.active else "taken back"
-        return (
-            f"<{type(self).__name__} {changed or 'nothing changed'}"
-            f"{left and f'; left: {left}'} ({state})>"
-        )
+        return f"<Enabled {changed or 'nothing changed'}{left and f'; left: {left}'} ({state})>"

@@ -1,4 +1,5 @@
-"""Every `model.generate` of a transformers program, with the model changed while it runs.
+"""A wrapper around every `model.generate` of a transformers program: the model computes with
+tritune while it runs.
 
 Nothing of transformers is imported here: this waits for the program to do so.
 """
@@ -18,12 +19,12 @@ from tritune.tuning.autotune.run_log import GENERATE, ROUTED, SKIPPED, Event, lo
 #: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
 _DEFAULTS = ("sdpa", "eager")
 #: What is said of calls at the end of `tritune run`.
-_SERVED = Event(GENERATE, ROUTED)
+_ROUTED = Event(GENERATE, ROUTED)
 _TRAINING = Event(GENERATE, SKIPPED, reason="the model is in training mode")
 _WEIGHTS = Event(GENERATE, SKIPPED, reason="attention weights are wanted")
 
 
-def serve_generate(utils: ModuleType) -> Callable[[], None]:
+def patch_generate(utils: ModuleType) -> Callable[[], None]:
     """Wrap `GenerationMixin.generate` of transformers.generation.utils; returns the way back."""
     mixin = utils.GenerationMixin
     original = mixin.generate
@@ -54,7 +55,7 @@ class _Running:
         self._models: dict[int, tuple[int, Enabled]] = {}
 
     def enter(self, model: Any) -> Enabled:
-        """A context in which the model is changed; calls may overlap."""
+        """Return a context in which the model is changed; calls may overlap."""
         with self._lock:
             count, enabled = self._models.get(id(model), (0, None))
             enabled = enabled or _changed(model)
@@ -73,7 +74,7 @@ class _Running:
 
 
 def _reason_against(model: Any, kwargs: dict[str, Any]) -> Event | None:
-    """Why the result would not stay the same but for rounding; None if it would."""
+    """Return why the model is skipped; None where only rounding would change the result."""
     if getattr(model, "training", True):
         return _TRAINING
     settings = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
@@ -84,15 +85,16 @@ def _reason_against(model: Any, kwargs: dict[str, Any]) -> Event | None:
     return _WEIGHTS if wants_weights else None
 
 
-def _tell(enabled: Enabled) -> None:
-    """Tell what a model that generates was served with, and why its attention was left."""
+def _log(enabled: Enabled) -> None:
+    """Log that a model generates with tritune, and why attention layers were skipped."""
     if enabled.changed:
-        log_once(_SERVED)
+        log_once(_ROUTED)
     for reason in enabled.left.get("attention", {}):
         log(Event(GENERATE, SKIPPED, reason=reason))
 
 
 def _changed(model: Any) -> Enabled:
+    """Change a model, if that is possible; what is returned undoes it."""
     try:
         from tritune.integrations.transformers.model import enable_model, is_enabled
 
@@ -102,7 +104,7 @@ def _changed(model: Any) -> Enabled:
         enabled = enable_model(model, attention=attention, norms=False, rotary=False, gated=False)
         if not attention:
             enabled.leave("attention", f"{model.config._attn_implementation} was asked for")
-        _tell(enabled)
+        _log(enabled)
         return enabled
     except Exception as error:
         # The program did not ask for a change: it must not fail for it.

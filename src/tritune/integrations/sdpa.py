@@ -1,4 +1,4 @@
-"""torch's `scaled_dot_product_attention`: a drop-in for it, and a way to lead all calls to it."""
+"""A drop-in for torch's `scaled_dot_product_attention`, and a way to route all calls to it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch.nn import functional
 
 import tritune.ops.attention  # noqa: F401  (defines the op)
-from tritune.integrations.covered import covers, differentiates
 from tritune.integrations.enabled import Enabled
+from tritune.integrations.support import differentiates, supports_attention
 from tritune.ops.call.autocast import autocast, autocasts
 from tritune.tuning.autotune.run_log import ATTENTION, ROUTED, SKIPPED, Event, log_once
 
 _attention: Any = torch.ops.tritune.attention.default
 _torch_sdpa = functional.scaled_dot_product_attention
 #: What is said of calls at the end of `tritune run`.
-_SERVED = Event(ATTENTION, ROUTED)
+_ROUTED = Event(ATTENTION, ROUTED)
 _DROPOUT = Event(ATTENTION, SKIPPED, reason="there is dropout")
 _GRADIENTS = Event(ATTENTION, SKIPPED, reason="gradients are needed")
 _UNKNOWN = Event(ATTENTION, SKIPPED, reason="the kernels do not know its shapes, dtypes or mask")
@@ -33,15 +33,15 @@ def sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, by tritune's kernels where they serve.
+    """`torch.nn.functional.scaled_dot_product_attention`, by tritune's kernels where they can.
 
     The arguments and the result are torch's: causal attention has its first query at the first key.
     Dropout, gradients, dtypes and shapes that the kernels do not know are left to torch.
     """
-    serves = _serves(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    supported = _is_supported(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if not torch.compiler.is_compiling():
-        log_once(_SERVED if serves else _left((query, key, value, attn_mask), dropout_p))
-    if not serves:
+        log_once(_ROUTED if supported else _skipped((query, key, value, attn_mask), dropout_p))
+    if not supported:
         return _torch_sdpa(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
             scale=scale, enable_gqa=enable_gqa,
@@ -62,7 +62,7 @@ def sdpa(
     return out if query.dim() == 4 else out[0]
 
 
-def _serves(
+def _is_supported(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -71,10 +71,10 @@ def _serves(
     causal: bool,
     grouped: bool,
 ) -> bool:
-    """Whether the op computes what torch would; what torch refuses is left for it to refuse."""
+    """Return whether the op computes what torch would; torch refuses what it refuses itself."""
     return (
         dropout == 0.0
-        and covers(q, k, v, mask)
+        and supports_attention(q, k, v, mask)
         and q.dim() == k.dim() == v.dim()
         and q.dim() in (3, 4)
         and k.shape[:-1] == v.shape[:-1]
@@ -84,19 +84,19 @@ def _serves(
             q.shape[-3] == k.shape[-3] or (grouped and k.shape[-3] > 0 == q.shape[-3] % k.shape[-3])
         )
         and k.shape[-2] > 0
-        and (mask is None or _serves_mask(mask, q, k, causal))
+        and (mask is None or _supports_mask(mask, q, k, causal))
         and all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in (q, k, v))
     )
 
 
-def _left(tensors: tuple[torch.Tensor | None, ...], dropout: float) -> Event:
-    """What is said of a call that is left to torch."""
+def _skipped(tensors: tuple[torch.Tensor | None, ...], dropout: float) -> Event:
+    """Return the event of a call that is left to torch."""
     if dropout:
         return _DROPOUT
     return _GRADIENTS if differentiates(*tensors) else _UNKNOWN
 
 
-def _serves_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:
+def _supports_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:
     shape = (*q.shape[:-1], k.shape[-2])
     return (
         not causal
@@ -107,7 +107,7 @@ def _serves_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: b
 
 
 def route() -> Enabled:
-    """Lead every call of torch's function to `sdpa`, until this is taken back.
+    """Route every call of torch's function to `sdpa`, until this is undone.
 
     The function is found by its name in torch.nn.functional: code that took hold of it before keeps
     torch's.

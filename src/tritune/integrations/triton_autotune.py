@@ -24,7 +24,7 @@ _KEPT = "_tritune"
 
 
 def enable() -> None:
-    """From now on, `triton.autotune` kernels are tuned by tritune."""
+    """Have tritune tune `triton.autotune` kernels from now on."""
     import triton.runtime.autotuner
 
     _patch(triton.runtime.autotuner.Autotuner)
@@ -40,13 +40,13 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether `triton.autotune` kernels are tuned by tritune."""
+    """Return whether `triton.autotune` kernels are tuned by tritune."""
     module: Any = sys.modules.get(_MODULE)
     return module is not None and getattr(module.Autotuner.run, _KEPT, False)
 
 
 def enable_on_import() -> None:
-    """As `enable`, while `import triton` is under way and its autotuner is not made yet."""
+    """Do as `enable`, while `import triton` is under way and its autotuner is not made yet."""
     if getattr(sys.modules.get(_MODULE), "Autotuner", None) is not None:
         enable()
     else:
@@ -84,7 +84,7 @@ def _patch(owner: Any) -> None:
 
 
 def _adopt(autotuner: Any) -> Any:
-    """What answers for the autotuner from now on."""
+    """Return the object that launches an autotuner's kernel from now on."""
     try:
         from tritune.tuning.autotune.tuned_kernel import TunedKernel
 

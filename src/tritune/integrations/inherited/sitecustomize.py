@@ -35,7 +35,7 @@ def _run_other() -> None:
 # Children find it in the environment; this process has no use for it any more.
 sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(__file__)]
 with contextlib.suppress(Exception):
-    from tritune.integrations.watch import when_imported
+    from tritune.integrations.import_hook import when_imported
 
     when_imported("torch", _enable)
 _run_other()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tritune.integrations.optional import TRANSFORMERS, importing
+from tritune.integrations.dependencies import TRANSFORMERS, importing
 
 with importing(TRANSFORMERS):
     from transformers import AttentionInterface, AttentionMaskInterface
 
     from tritune.integrations.transformers.attention import NAME, attend
     from tritune.integrations.transformers.mask import make_mask
+    from tritune.integrations.transformers.model_support import check_models
     from tritune.integrations.transformers.paged import allow_continuous_batching
-    from tritune.integrations.transformers.served import check_models
 
 __all__ = ["NAME", "register"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from tritune.integrations.covered import by_definition, covers
 from tritune.integrations.errors import TrainingError
+from tritune.integrations.support import reference_attention, supports_attention
 from tritune.integrations.transformers.mask import Pattern, pattern_of
+from tritune.integrations.transformers.model_support import takes_short_masks
 from tritune.integrations.transformers.paged import PagedAttentionCache, attend_paged
-from tritune.integrations.transformers.served import takes_short_masks
 
 NAME = "tritune"
 
@@ -47,7 +47,7 @@ def attend(
     indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of q (B, H, Sq, D) to k and v (B, Hkv, Skv, D): ((B, Sq, H, D), None).
+    """Compute attention of q (B, H, Sq, D) to k, v (B, Hkv, Skv, D): ((B, Sq, H, D), None).
 
     Called by transformers, with these names.
     """
@@ -78,7 +78,7 @@ def attend(
         mask, pattern = _selected(mask, indices, key.shape[2]), Pattern(causal=False)
     if position_bias is not None:
         mask = _with_bias(mask, position_bias)
-    run = _attention if covers(query, key, value, mask, s_aux) else by_definition
+    run = _attention if supports_attention(query, key, value, mask, s_aux) else reference_attention
     out = run(query, key, value, pattern.causal, scale, pattern.window, softcap, mask, None, s_aux)
     return out.transpose(1, 2).contiguous(), None
 
@@ -86,7 +86,7 @@ def attend(
 def _within(
     mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, window: int
 ) -> torch.Tensor | None:
-    """A mask that also hides keys that are `window` or more away, on either side."""
+    """Return a mask that also hides keys that are `window` or more away, on either side."""
     queries, keys = query.shape[2], key.shape[2]
     if keys <= window:
         return mask
@@ -96,7 +96,7 @@ def _within(
 
 
 def _selected(mask: torch.Tensor | None, indices: torch.Tensor, keys: int) -> torch.Tensor:
-    """A mask that also hides all keys but those at `indices`, (batch, queries, selected)."""
+    """Return a mask that also hides all keys but those at `indices`, (batch, queries, selected)."""
     selected = torch.zeros(*indices.shape[:2], keys, dtype=torch.bool, device=indices.device)
     selected = selected.scatter(-1, indices.long(), True)[:, None]
     if mask is None or mask.dtype == torch.bool:
@@ -105,7 +105,7 @@ def _selected(mask: torch.Tensor | None, indices: torch.Tensor, keys: int) -> to
 
 
 def _with_bias(mask: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    """A mask that also adds a bias to the scores."""
+    """Return a mask that also adds a bias to the scores."""
     if mask is None:
         return bias
     if mask.dtype == torch.bool:

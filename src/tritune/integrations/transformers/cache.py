@@ -30,7 +30,7 @@ class _Row:
         self.end = 0
 
     def append(self, held: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """What the layer holds, with new tokens behind it."""
+        """Return what the layer holds, with new tokens behind it."""
         tokens = new.shape[2]
         buffer = self._buffer(held, new)
         buffer.narrow(2, self.end, tokens).copy_(new)
@@ -43,7 +43,7 @@ class _Row:
         return held
 
     def _buffer(self, held: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """A buffer that ends with what is held, and has room for new tokens."""
+        """Return a buffer that ends with what is held, and has room for new tokens."""
         buffer = self.buffer
         if (
             buffer is not None
@@ -63,60 +63,54 @@ class _Row:
         return buffer
 
 
-def _appended(layer: Any, keys: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor] | None:
-    """All keys and all values; None where gradients or a compiler have to see what happens."""
+def _appended(
+    layer: Any, keys: torch.Tensor, values: torch.Tensor, kept: int = 0
+) -> tuple[torch.Tensor, ...] | None:
+    """Append to a layer, which keeps the last `kept` tokens or all, and return all of them; None
+    where gradients or a compiler have to see what happens.
+    """
+    if not layer.is_initialized:
+        layer.lazy_initialization(keys, values)
     if torch.compiler.is_compiling() or keys.dim() != 4 or keys.dtype != layer.keys.dtype:
         return None
     if torch.is_grad_enabled() and (keys.requires_grad or layer.keys.requires_grad):
         return None
-    rows = layer.__dict__.setdefault("_tritune_rows", (_Row(), _Row()))
-    return [
-        row.append(held, new)
-        for row, held, new in zip(rows, (layer.keys, layer.values), (keys, values), strict=True)
-    ]
+    key_row, value_row = layer.__dict__.setdefault("_tritune_rows", (_Row(), _Row()))
+    full = key_row.append(layer.keys, keys), value_row.append(layer.values, values)
+    layer.keys = key_row.hold(full[0][:, :, -kept:])
+    layer.values = value_row.hold(full[1][:, :, -kept:])
+    return full
 
 
 class GrowingLayer(DynamicLayer):
-    """As its base, which copies all keys and values for every token."""
+    """Appends in place; its base copies all keys and values for every token."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         full = _appended(self, key_states, value_states)
-        if full is None:
-            return super().update(key_states, value_states, *args, **kwargs)
-        self.keys, self.values = (
-            row.hold(all_of_them) for row, all_of_them in zip(self._tritune_rows, full, strict=True)
-        )
-        return self.keys, self.values
+        return full or super().update(key_states, value_states, *args, **kwargs)
 
 
 class GrowingSlidingWindowLayer(DynamicSlidingWindowLayer):
-    """As its base, which copies the keys and values of the window for every token."""
+    """Appends in place; its base copies the keys and values of the window for every token."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        full = None if self.record_past else _appended(self, key_states, value_states)
+        window = self.sliding_window
+        full = None if self.record_past else _appended(self, key_states, value_states, window - 1)
         if full is None:
             return super().update(key_states, value_states, *args, **kwargs)
         self.cumulative_length += key_states.shape[-2]
-        self.keys, self.values = (
-            row.hold(all_of_them[:, :, -self.sliding_window + 1 :])
-            for row, all_of_them in zip(self._tritune_rows, full, strict=True)
-        )
-        return full[0], full[1]
+        return full
 
 
 _GROWING = {DynamicLayer: GrowingLayer, DynamicSlidingWindowLayer: GrowingSlidingWindowLayer}
 
 
 def let_grow(cache: object) -> None:
-    """Turn the dynamic layers of a cache, and none but these, into layers that grow in place."""
+    """Turn the dynamic layers of a cache, and no others, into layers that grow in place."""
     if isinstance(cache, EncoderDecoderCache):
         # The keys of the encoder do not change.
         let_grow(cache.self_attention_cache)

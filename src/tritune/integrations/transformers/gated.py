@@ -9,62 +9,53 @@ import torch
 
 import tritune.ops.gated  # noqa: F401  (defines the ops)
 from tritune.integrations.enabled import Enabled
-from tritune.integrations.transformers.swap import (
+from tritune.integrations.support import supports
+from tritune.integrations.transformers.patch import (
     Forward,
-    agree,
-    is_plain,
+    is_unpatched,
     leave,
-    question,
-    serves,
-    swap_forward,
+    patch_forward,
+    probe,
+    replaces,
 )
 
 _silu_mul: Any = torch.ops.tritune.silu_mul.default
 _gelu_mul: Any = torch.ops.tritune.gelu_mul.default
+#: Activation and product in one, for each kind of activation.
+_ACTIVATIONS: tuple[Callable[[torch.Tensor, torch.Tensor], Any], ...] = (
+    _silu_mul,
+    lambda gate, up: _gelu_mul(gate, up, "tanh"),
+    lambda gate, up: _gelu_mul(gate, up, "none"),
+)
 
 
-def _gelu_tanh(gate: torch.Tensor, up: torch.Tensor) -> Any:
-    return _gelu_mul(gate, up, "tanh")
-
-
-def _gelu_erf(gate: torch.Tensor, up: torch.Tensor) -> Any:
-    return _gelu_mul(gate, up, "none")
-
-
-def swap_gated(enabled: Enabled, module: torch.nn.Module) -> None:
+def patch_gated(enabled: Enabled, module: Any) -> None:
     """Let a feed-forward layer call `tritune.silu_mul` or `tritune.gelu_mul`."""
-    if not is_plain(module) or not (hasattr(module, "act_fn") or hasattr(module, "activation_fn")):
+    activation = getattr(module, "act_fn", getattr(module, "activation_fn", None))
+    if activation is None or not is_unpatched(module):
         return
-    makers = []
     if _linears(module, "gate_proj", "up_proj", "down_proj"):
-        makers.append(_separate)
-    if _linears(module, "gate_up_proj", "down_proj"):
-        makers.append(_fused)
-    for make in makers:
-        for multiply in (_silu_mul, _gelu_tanh, _gelu_erf):
-            forward = make(multiply)
-            if _right(module, forward):
-                swap_forward(enabled, "gated layers", module, forward)
-                return
-    if makers:
-        leave(enabled, "gated layers", module)
+        make, first = _separate, module.gate_proj
+    elif _linears(module, "gate_up_proj", "down_proj"):
+        make, first = _fused, module.gate_up_proj
+    else:
+        return
+    x = probe(1, 1, first.in_features, like=first.weight)
+    for forward in map(make, _ACTIVATIONS):
+        if replaces(forward, module, x):
+            patch_forward(enabled, "gated layers", module, forward)
+            return
+    leave(enabled, "gated layers", module)
 
 
 def _linears(module: torch.nn.Module, *names: str) -> bool:
     return all(isinstance(getattr(module, name, None), torch.nn.Linear) for name in names)
 
 
-def _right(module: Any, forward: Forward) -> bool:
-    first = module.gate_proj if hasattr(module, "gate_proj") else module.gate_up_proj
-    with torch.no_grad():
-        x = question(1, 1, first.in_features, like=first.weight)
-        return serves(x) and agree(forward(module, x), module(x))
-
-
 def _separate(multiply: Callable[..., Any]) -> Forward:
     def forward(self: Any, x: torch.Tensor) -> Any:
         gate, up = self.gate_proj(x), self.up_proj(x)
-        if not serves(gate, up):
+        if not supports(gate, up):
             return type(self).forward(self, x)
         return self.down_proj(multiply(gate, up))
 
@@ -74,7 +65,7 @@ def _separate(multiply: Callable[..., Any]) -> Forward:
 def _fused(multiply: Callable[..., Any]) -> Forward:
     def forward(self: Any, hidden_states: torch.Tensor) -> Any:
         both = self.gate_up_proj(hidden_states)
-        if not serves(both):
+        if not supports(both):
             return type(self).forward(self, hidden_states)
         return self.down_proj(multiply(*both.chunk(2, dim=-1)))
 

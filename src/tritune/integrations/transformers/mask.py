@@ -21,14 +21,14 @@ from transformers.masking_utils import (
     sliding_window_overlay,
 )
 
-from tritune.integrations.transformers.served import takes_short_masks
+from tritune.integrations.transformers.model_support import takes_short_masks
 
 #: The attribute of a (batch, keys) mask that holds its pattern.
 _ATTRIBUTE = "_tritune_pattern"
 
 
 class Pattern(NamedTuple):
-    """Which keys a query sees, padding aside; the last query is at the last key."""
+    """The keys that a query sees, padding aside; the last query is at the last key."""
 
     causal: bool
     window: int | None = None
@@ -49,7 +49,7 @@ def make_mask(
     config: object = None,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """The mask in the shortest form that says all; called by transformers with these names.
+    """Return the mask in its shortest form; called by transformers with these names.
 
     Key j is at position kv_offset + j, query i at q_offset + i. `attention_mask` is the user's, by
     position, and False where there is padding.
@@ -91,7 +91,7 @@ def make_mask(
 
 
 def pattern_of(mask: torch.Tensor) -> Pattern | None:
-    """What `make_mask` has said about a (batch, keys) mask."""
+    """Return the pattern that `make_mask` gave a (batch, keys) mask."""
     if torch.compiler.is_compiling():
         return None
     pattern: Pattern | None = getattr(mask, _ATTRIBUTE, None)
@@ -108,7 +108,7 @@ def _short_form(
     attention_mask: torch.Tensor | None,
     compiling: bool,
 ) -> tuple[bool, torch.Tensor | None]:
-    """Whether there is one, and None or a (batch, keys) mask."""
+    """Return whether there is a short form, and if so None or a (batch, keys) mask."""
     if isinstance(q_offset, torch.Tensor):
         if compiling:
             return False, None
@@ -151,7 +151,7 @@ def _known_pattern(mask_function: Callable[..., Any], compiling: bool) -> Patter
 
 
 def _captured(function: Callable[..., Any], maker: Callable[..., Any], name: str) -> Any:
-    """A variable of `maker` that the function it returned has kept; None for other functions.
+    """Return a variable of `maker` that the function it returned has kept, or None.
 
     transformers describes a mask by functions only: there is no other way to learn the window.
     """

@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 from tritune.integrations.enabled import Enabled
 from tritune.integrations.errors import IntegrationError
+from tritune.integrations.transformers.attention_layers import use_attention
 from tritune.integrations.transformers.cache import let_grow
-from tritune.integrations.transformers.choice import use_attention
-from tritune.integrations.transformers.gated import swap_gated
-from tritune.integrations.transformers.linears import swap_linear
-from tritune.integrations.transformers.norms import swap_norm
-from tritune.integrations.transformers.rotary import swap_rotary
+from tritune.integrations.transformers.gated import patch_gated
+from tritune.integrations.transformers.linears import patch_linear
+from tritune.integrations.transformers.norms import patch_norm
+from tritune.integrations.transformers.rotary import patch_rotary
 
 _enabled: weakref.WeakKeyDictionary[torch.nn.Module, Enabled] = weakref.WeakKeyDictionary()
 
@@ -54,15 +54,15 @@ def enable_model(
         output = _output_layer(model)
         for module in model.modules():
             if norms:
-                swap_norm(enabled, module)
+                patch_norm(enabled, module)
             if rotary:
-                swap_rotary(enabled, module)
+                patch_rotary(enabled, module)
             if gated:
-                swap_gated(enabled, module)
+                patch_gated(enabled, module)
         # The last, as the probes of the others compare with layers as they were.
         for module in model.modules():
             if linear or (bits is not None and module is not output):
-                swap_linear(enabled, module, None if module is output else bits, group)
+                patch_linear(enabled, module, None if module is output else bits, group)
     except BaseException:
         enabled.disable()
         raise
@@ -71,7 +71,7 @@ def enable_model(
 
 
 def is_enabled(model: torch.nn.Module) -> bool:
-    """Whether `enable_model` has changed a model, and nobody has taken it back."""
+    """Return whether `enable_model` has changed a model, and nobody has undone it."""
     enabled = _enabled.get(model)
     return enabled is not None and enabled.active
 
@@ -94,7 +94,7 @@ def _check(model: torch.nn.Module, bits: int | None) -> None:
 
 
 def _takes_cache(model: torch.nn.Module) -> bool:
-    """Whether a forward may be given a cache; a wrapper around a model takes what that takes."""
+    """Return whether a forward takes a cache, as that of a wrapper around a model does."""
     if isinstance(model, PreTrainedModel):
         return "past_key_values" in inspect.signature(model.forward).parameters
     return hasattr(model, "generate")

@@ -9,26 +9,26 @@ import torch
 
 import tritune.ops.rms_norm  # noqa: F401  (defines the op)
 from tritune.integrations.enabled import Enabled
-from tritune.integrations.transformers.swap import (
+from tritune.integrations.support import supports
+from tritune.integrations.transformers.patch import (
     Forward,
-    agree,
-    is_plain,
+    is_unpatched,
     leave,
-    question,
-    serves,
-    swap_forward,
+    patch_forward,
+    probe,
+    replaces,
 )
 
 _rms_norm: Any = torch.ops.tritune.rms_norm.default
 
 
-def swap_norm(enabled: Enabled, module: torch.nn.Module) -> None:
+def patch_norm(enabled: Enabled, module: torch.nn.Module) -> None:
     """Let a module that is an RMS norm call `tritune.rms_norm`."""
     if not type(module).__name__.endswith("RMSNorm"):
         return
     forward = _replacement(module)
     if forward is not None:
-        swap_forward(enabled, "RMS norms", module, forward)
+        patch_forward(enabled, "RMS norms", module, forward)
     else:
         leave(enabled, "RMS norms", module)
 
@@ -36,27 +36,21 @@ def swap_norm(enabled: Enabled, module: torch.nn.Module) -> None:
 def _replacement(module: torch.nn.Module) -> Forward | None:
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not is_plain(module):
+    if not is_unpatched(module):
         return None
     if not isinstance(weight, torch.nn.Parameter) or weight.dim() != 1:
         return None
     if not isinstance(eps, float) or len(inspect.signature(module.forward).parameters) != 1:
         return None
-    with torch.no_grad():
-        x = question(1, 1, weight.shape[0], like=weight)
-        if not serves(x, weight):
-            return None
-        answer = module(x)
-        for forward in (_norm(eps), _norm_plus_one(eps)):
-            if agree(forward(module, x), answer):
-                return forward
-    return None
+    x = probe(1, 1, weight.shape[0], like=weight)
+    forwards = (_norm(eps), _norm_plus_one(eps))
+    return next((each for each in forwards if replaces(each, module, x)), None)
 
 
 def _norm(eps: float) -> Forward:
     def forward(self: Any, hidden_states: torch.Tensor) -> Any:
         weight = self.weight
-        if not serves(hidden_states, weight):
+        if not supports(hidden_states, weight):
             return type(self).forward(self, hidden_states)
         return _rms_norm(hidden_states, weight, eps)
 
@@ -68,7 +62,7 @@ def _norm_plus_one(eps: float) -> Forward:
 
     def forward(self: Any, hidden_states: torch.Tensor) -> Any:
         weight = self.weight
-        if not serves(hidden_states, weight):
+        if not supports(hidden_states, weight):
             return type(self).forward(self, hidden_states)
         # Made anew when the weight is written to or replaced.
         state = (id(weight), weight._version, weight.data_ptr())

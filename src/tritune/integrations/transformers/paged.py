@@ -9,8 +9,8 @@ import torch
 from transformers.generation.continuous_batching import ContinuousBatchingManager, initialization
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
-from tritune.integrations.covered import covers
 from tritune.integrations.errors import IntegrationError
+from tritune.integrations.support import supports_attention
 from tritune.ops.attention import attention_varlen
 from tritune.ops.paged_attention import LARGEST_PAGE, paged_attention
 
@@ -26,12 +26,12 @@ def attend_paged(
     inputs: dict[str, Any],
     **flags: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed queries (1, H, tokens, D): ((1, tokens, H, D), None).
+    """Compute attention of packed queries (1, H, tokens, D): ((1, tokens, H, D), None).
 
     `inputs` are the keyword arguments of the call, which the cache completes; `flags` those of
     `tritune.attention`.
     """
-    if not covers(query, key, value, flags["sinks"]):
+    if not supports_attention(query, key, value, flags["sinks"]):
         raise IntegrationError(
             'continuous batching with attn_implementation="tritune" takes float32, float16 and '
             f"bfloat16 tensors without gradients, given {str(query.dtype).removeprefix('torch.')}: "
@@ -60,9 +60,7 @@ def _in_pages(
     inputs: dict[str, Any],
     flags: dict[str, Any],
 ) -> torch.Tensor:
-    """One query of each request: its key and value are written to the cache, which is then read
-    where it is.
-    """
+    """Attend with one query of each request, whose key and value are written to the cache first."""
     pages, k_cache, v_cache = (inputs[name] for name in ("block_table", "k_cache", "v_cache"))
     lengths = k_starts.diff()
     place, offset = (lengths - 1) // k_cache.shape[1], (lengths - 1) % k_cache.shape[1]
@@ -90,7 +88,7 @@ def allow_continuous_batching(name: str) -> None:
 
 
 def _unless(name: str, original: Any, about: Any) -> Any:
-    """A function that does nothing for what uses the attention `name`: a model, or a config."""
+    """Return `original`, but doing nothing for a model or config that uses the attention `name`."""
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +101,7 @@ def _unless(name: str, original: Any, about: Any) -> Any:
 
 
 def _pages_serve(config: Any, batching: Any) -> bool:
-    """Whether the cache of every layer can be read in pages, and they are of a size we take."""
+    """Return whether every layer's cache can be read in pages, of a size that the op takes."""
     kinds = initialization.group_layers_by_attn_type(config)
     allocators = initialization.ATTN_TYPE_TO_ALLOCATOR
     return batching.page_size <= LARGEST_PAGE and all(

@@ -12,34 +12,34 @@ import torch
 
 import tritune.ops.rope  # noqa: F401  (defines the op)
 from tritune.integrations.enabled import Enabled
-from tritune.integrations.transformers.swap import (
-    agree,
-    is_plain,
+from tritune.integrations.support import supports
+from tritune.integrations.transformers.patch import (
+    is_unpatched,
     leave,
-    question,
-    serves,
-    swap_forward,
+    patch_forward,
+    probe,
+    same_result,
 )
 
 _NAME = "apply_rotary_pos_emb"
 _rope: Any = torch.ops.tritune.rope.default
 
 
-def swap_rotary(enabled: Enabled, module: torch.nn.Module) -> None:
-    """Let an attention module turn its queries and keys with `tritune.rope`."""
+def patch_rotary(enabled: Enabled, module: torch.nn.Module) -> None:
+    """Let an attention module rotate its queries and keys with `tritune.rope`."""
     forward = type(module).forward
     if not isinstance(forward, types.FunctionType) or _NAME not in forward.__code__.co_names:
         return
     theirs = forward.__globals__.get(_NAME)
-    if not callable(theirs) or not is_plain(module) or not _is_usual(theirs):
+    if not callable(theirs) or not is_unpatched(module) or not _is_usual(theirs):
         leave(enabled, "rotary embeddings", module)
         return
-    swap_forward(enabled, "rotary embeddings", module, _with_rope(forward, theirs))
+    patch_forward(enabled, "rotary embeddings", module, _with_rope(forward, theirs))
 
 
 @functools.cache
 def _with_rope(forward: types.FunctionType, theirs: Callable[..., Any]) -> types.FunctionType:
-    """The same function, which finds another by the name of `theirs`: other models keep theirs.
+    """Return a copy of `forward` that finds tritune's function by the name of `theirs`.
 
     One for all modules of a class, and with a code object of its own: torch's compiler keeps what
     it compiled by the code object, and finds the parts of it among the function's globals. These
@@ -60,16 +60,16 @@ def _with_rope(forward: types.FunctionType, theirs: Callable[..., Any]) -> types
 
 @functools.cache
 def _is_usual(theirs: Callable[..., Any]) -> bool:
-    """Whether a function turns (batch, heads, tokens, size) by cos (batch, tokens, size)."""
+    """Return whether a function rotates (batch, heads, tokens, size) by (batch, tokens, size)."""
     names = list(inspect.signature(theirs).parameters)
     if names[:4] != ["q", "k", "cos", "sin"]:
         return False
     like = torch.empty(0)
-    q, k = question(2, 3, 5, 8, like=like), question(2, 1, 5, 8, like=like)
+    q, k = probe(2, 3, 5, 8, like=like), probe(2, 1, 5, 8, like=like)
     # The two halves of a row differ, so that a function which reads one of them only is found out.
-    cos, sin = question(2, 5, 8, like=like), question(2, 5, 8, like=like).flip(-1)
+    cos, sin = probe(2, 5, 8, like=like), probe(2, 5, 8, like=like).flip(-1)
     try:
-        return agree(_replacement(theirs)(q, k, cos, sin), theirs(q, k, cos, sin))
+        return same_result(_replacement(theirs)(q, k, cos, sin), theirs(q, k, cos, sin))
     except (RuntimeError, TypeError, IndexError):
         return False
 
@@ -86,7 +86,7 @@ def _replacement(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if (
             unsqueeze_dim != 1
             or kwargs
-            or not serves(q, k, cos)
+            or not supports(q, k, cos)
             or q.dtype != k.dtype
             or not q.dim() == 4 == cos.dim() + 1
         ):

@@ -58,7 +58,7 @@ def _pickled(protocol: Any) -> tuple[Callable[[], Any], tuple[()]]:
 
 
 def _runs_on_cpu() -> bool:
-    """Whether Triton has found the CPU backend: TRITON_BACKENDS_IN_TREE=1 hides it."""
+    """Return whether Triton has found the CPU backend: TRITON_BACKENDS_IN_TREE=1 hides it."""
     from triton.backends import backends
 
     return "cpu" in backends

@@ -33,7 +33,7 @@ _QUANTIZED = {
 
 @dataclass
 class TrituneMetadata:
-    """What a batch is: the same for all layers of a group."""
+    """Describes a batch, for all layers of a group."""
 
     num_actual_tokens: int
     max_query_len: int
@@ -46,7 +46,7 @@ class TrituneMetadata:
 
 
 class TrituneMetadataBuilder(AttentionMetadataBuilder[TrituneMetadata]):
-    """Nothing has to be planned for a batch: the policy answers for each launch."""
+    """Plans nothing for a batch: the policy chooses the config of each launch."""
 
     def __init__(
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
@@ -124,7 +124,7 @@ class TrituneAttentionImpl(AttentionImpl[TrituneMetadata]):
         if self.attn_type in _ENCODERS:
             self._encode(query, key[:tokens], value[:tokens], attn_metadata, out)
         elif isinstance(attn_metadata.causal, torch.Tensor):
-            self._each_its_own(layer, query, kv_cache, attn_metadata, out)
+            self._mixed(layer, query, kv_cache, attn_metadata, out)
         else:
             self._attend(layer, query, kv_cache, attn_metadata, attn_metadata.causal, out)
         return output
@@ -168,7 +168,7 @@ class TrituneAttentionImpl(AttentionImpl[TrituneMetadata]):
             k_scale=k_scale, v_scale=v_scale, out=out,
         )  # fmt: skip
 
-    def _each_its_own(
+    def _mixed(
         self,
         layer: Any,
         query: torch.Tensor,
@@ -176,15 +176,15 @@ class TrituneAttentionImpl(AttentionImpl[TrituneMetadata]):
         metadata: TrituneMetadata,
         out: torch.Tensor,
     ) -> None:
-        """Some requests look ahead and some do not: compute both, and take what is wanted."""
+        """Compute causal and non-causal attention, and take for each request what it needs."""
         assert isinstance(metadata.causal, torch.Tensor)
         ahead = torch.empty_like(out)
         self._attend(layer, query, kv_cache, metadata, True, out)
         self._attend(layer, query, kv_cache, metadata, False, ahead)
         lengths = metadata.query_start_loc.diff()
-        looks = ~metadata.causal[: len(lengths)].bool()
-        chosen = torch.repeat_interleave(looks, lengths, output_size=len(query))
-        torch.where(chosen[:, None, None], ahead, out, out=out)
+        non_causal = ~metadata.causal[: len(lengths)].bool()
+        takes_ahead = torch.repeat_interleave(non_causal, lengths, output_size=len(query))
+        torch.where(takes_ahead[:, None, None], ahead, out, out=out)
 
     def _encode(
         self,
@@ -204,8 +204,8 @@ class TrituneAttentionImpl(AttentionImpl[TrituneMetadata]):
         out.copy_(attended)
 
     def _split(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, (pages, page size, heads, size), of a cache that is (pages, heads, page
-        size, 2 * size), wherever its strides put them.
+        """Return keys and values, (pages, page size, heads, size), of a cache that is (pages,
+        heads, page size, 2 * size), wherever its strides put them.
         """
         kind = _QUANTIZED.get(self.kv_cache_dtype)
         if kind is not None:
@@ -220,7 +220,7 @@ class TrituneAttentionImpl(AttentionImpl[TrituneMetadata]):
 
 
 class TrituneAttentionBackend(AttentionBackend):
-    """What vLLM selects with `--attention-backend TRITUNE`."""
+    """The backend that vLLM selects with `--attention-backend TRITUNE`."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", *_FLOATS, *_QUANTIZED]

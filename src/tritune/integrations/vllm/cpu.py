@@ -1,4 +1,4 @@
-"""The backend on a CPU, where vLLM knows one only and asks it nothing."""
+"""The backend on a CPU, where vLLM has one only and checks nothing of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrituneCPUAttentionImpl(TrituneAttentionImpl):
 
 
 class TrituneCPUMetadataBuilder(TrituneMetadataBuilder):
-    """The same for batches on a CPU; the first one says what installing tritune has changed."""
+    """Logs once what installing tritune has changed."""
 
     def __init__(
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
@@ -54,7 +54,7 @@ class TrituneCPUMetadataBuilder(TrituneMetadataBuilder):
 
 
 class TrituneCPUAttentionBackend(TrituneAttentionBackend):
-    """What replaces vLLM's CPU backend, under its name."""
+    """Replaces vLLM's CPU backend, under its name."""
 
     @staticmethod
     def get_name() -> str:

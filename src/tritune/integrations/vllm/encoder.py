@@ -19,7 +19,7 @@ def encoder_attention(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attention within sequences that are packed one after the other: (tokens, heads, size)."""
+    """Compute attention within sequences that are packed: (tokens, heads, size)."""
     if window is None:
         out: torch.Tensor = attention_varlen(
             query, key, value, starts, starts, longest, longest, scale=scale, softcap=softcap

@@ -31,7 +31,7 @@ _FINALISTS, _FINAL_ROUNDS = 4, 6
 
 @dataclass(frozen=True)
 class Times:
-    """The rounds of a first race among all configs, and of a final among the best and the default.
+    """The rounds of a first race of all configs, and of a final of the best and the default.
 
     Configs that fail are missing.
     """

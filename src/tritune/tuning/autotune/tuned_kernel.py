@@ -379,19 +379,19 @@ class TunedKernel:
 
 
 def _mode() -> str:
-    """How this process chooses configs; `tritune run --serve` forbids tuning, not compiling."""
+    """Return the mode of this process; `tritune run --serve` forbids tuning, not compiling."""
     mode = POLICY.setting.mode
     return "serve" if mode != "record" and env.AUTOTUNE.read() == "serve" else mode
 
 
 def triton_run() -> Callable[..., Any]:
-    """Triton's own `Autotuner.run`, whatever stands in its place."""
+    """Return Triton's own `Autotuner.run`, whatever stands in its place."""
     run = TritonAutotuner.run
     return getattr(run, "__wrapped__", run)
 
 
 def _module_name(function: Any) -> str:
-    """A function's module; of a script, what it would be called if it were imported."""
+    """Return a function's module; of a script, its name as if it were imported."""
     name = str(function.__module__)
     if name != "__main__":
         return name

@@ -1,7 +1,7 @@
-"""Replacing what a module computes, and putting it back.
+"""Replacing the forward of a module, and putting it back.
 
 Modules are told by what they compute, not by their names alone: a replacement is used only where it
-gives the module's own answer to a question at random. Whatever it cannot serve (gradients, unusual
+gives the module's own result for random inputs. What it does not support (gradients, unusual
 dtypes) goes to the module as it was.
 """
 
@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 
-from tritune.dtypes import FLOATS
-from tritune.integrations.covered import DEVICES
 from tritune.integrations.enabled import Enabled
+from tritune.integrations.support import supports
 
 #: A function whose first argument is the module.
 Forward = Callable[..., Any]
 
 
-def swap_forward(enabled: Enabled, kind: str, module: torch.nn.Module, forward: Forward) -> None:
+def patch_forward(enabled: Enabled, kind: str, module: torch.nn.Module, forward: Forward) -> None:
     """Call `forward`, a method without its class, where the module's own was called."""
     # A bound method, as that is what a copy of the module gets right.
     module.forward = types.MethodType(forward, module)
@@ -33,24 +32,21 @@ def leave(enabled: Enabled, kind: str, module: torch.nn.Module) -> None:
     enabled.leave(kind, f"{type(module).__name__} computes something else")
 
 
-def is_plain(module: torch.nn.Module) -> bool:
-    """Whether nobody else has replaced the module's forward."""
+def is_unpatched(module: torch.nn.Module) -> bool:
+    """Return whether nobody else has replaced the module's forward."""
     return "forward" not in module.__dict__
 
 
-def serves(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
-    """Whether the ops take these tensors: floats of which no gradient is expected."""
-    if x.dtype not in FLOATS or x.device.type not in DEVICES:
-        return False
-    return not torch.is_grad_enabled() or not any(
-        tensor is not None and tensor.requires_grad for tensor in (x, *parameters)
-    )
+def replaces(forward: Forward, module: torch.nn.Module, x: torch.Tensor) -> bool:
+    """Return whether a forward gives the module's result for an input."""
+    with torch.no_grad():
+        return supports(x) and same_result(forward(module, x), module(x))
 
 
-def agree(ours: Any, theirs: Any) -> bool:
-    """Whether two answers are the same but for rounding."""
+def same_result(ours: Any, theirs: Any) -> bool:
+    """Return whether two results are the same but for rounding."""
     if isinstance(theirs, (tuple, list)):
-        return len(ours) == len(theirs) and all(map(agree, ours, theirs))
+        return len(ours) == len(theirs) and all(map(same_result, ours, theirs))
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     # A few units in the last place: the module may round between its steps.
@@ -59,7 +55,7 @@ def agree(ours: Any, theirs: Any) -> bool:
     return bool((ours - theirs).abs().max() <= tolerance * theirs.abs().max())
 
 
-def question(*shape: int, like: torch.Tensor) -> torch.Tensor:
-    """Numbers at random that leave the state of torch's generators alone."""
+def probe(*shape: int, like: torch.Tensor) -> torch.Tensor:
+    """Return random numbers, without touching the state of torch's generators."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape, generator=generator).to(like)

@@ -1,8 +1,8 @@
-"""Which models the attention serves: those that look their attention up in transformers'
+"""The models that tritune's attention supports: those that look their attention up in transformers'
 AttentionInterface. Models with attention of their own would misread its masks, or never call it.
 
-transformers refuses "sdpa" and "flash_attention_2" to models that do not support them; of a name
-that was registered from outside it asks nothing.
+transformers checks whether a model supports "sdpa" and "flash_attention_2"; it does not check that
+for a name that was registered from outside.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OWN = re.compile(r"_CLASSES\[\s*(self\.)?config\._attn_implementation\s*\]|\bbl
 _through_interface: dict[type, bool] = {}
 
 
-def refusal(model_class: type) -> str | None:
-    """Why models of a class cannot use the attention; None where they can."""
+def why_unsupported(model_class: type) -> str | None:
+    """Return why models of a class cannot use the attention; None where they can."""
     for each in model_class.__mro__[: model_class.__mro__.index(PreTrainedModel)]:
         if _has_own_attention(each.__module__):
             usable = '"sdpa"' if model_class._supports_sdpa else '"eager"'  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def refusal(model_class: type) -> str | None:
 
 
 def looks_up_attention(module: object) -> bool:
-    """Whether a module is attention that calls what is registered."""
+    """Return whether a module is attention that calls what is registered."""
     module_class: Any = type(module)
     return _looks_up(module_class)
 
@@ -60,7 +60,7 @@ def _looks_up(module_class: type) -> bool:
 
 
 def takes_short_masks(config: object) -> bool:
-    """Whether nothing but the attention reads the masks that are made for a config.
+    """Return whether nothing but the attention reads the masks that are made for a config.
 
     A config that nobody asked for tritune's attention with, but that was written into, is not known
     here.
@@ -69,7 +69,7 @@ def takes_short_masks(config: object) -> bool:
 
 
 def check_models(name: str) -> None:
-    """Have transformers ask `refusal` before a model gets the attention `name`."""
+    """Have transformers ask `why_unsupported` before a model gets the attention `name`."""
     original = PreTrainedModel.get_correct_attn_implementation
     if hasattr(original, "__wrapped__"):
         return
@@ -79,7 +79,7 @@ def check_models(name: str) -> None:
         self: Any, requested_attention: str | None, *args: Any, **kwargs: Any
     ) -> Any:
         if requested_attention == name:
-            reason = refusal(type(self))
+            reason = why_unsupported(type(self))
             if reason is not None:
                 raise IntegrationError(f'attn_implementation="{name}" is refused: {reason}')
             _note(type(self), type(self.config))
@@ -98,7 +98,7 @@ def _note(model_class: Any, config_class: type) -> None:
 
 @functools.cache
 def _has_own_attention(module: str) -> bool:
-    """Whether a file defines attention that does not call what is registered."""
+    """Return whether a file defines attention that does not call what is registered."""
     try:
         source = inspect.getsource(sys.modules[module])
     except (KeyError, OSError, TypeError):
