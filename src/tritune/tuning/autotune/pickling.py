@@ -178,9 +178,10 @@ class _Pickler(cloudpickle.Pickler):
 
     def _send_by_value_unless_importable(self, module: ModuleType | None) -> None:
         """Have cloudpickle send functions and classes of a module by value if need be."""
-        if module is None or is_shared(module.__name__) or module in self.by_value:
+        if module is None or is_shared(module.__name__):
             return
-        if not _is_importable(module):
+        registered = module.__name__ in cloudpickle.list_registry_pickle_by_value()
+        if not registered and not _is_importable(module):
             cloudpickle.register_pickle_by_value(module)
             self.by_value.append(module)
 
