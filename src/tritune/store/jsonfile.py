@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: every surprise becomes one line that names the file."""
+"""Read and write JSON files; every error is one line that names the file."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import math
 import os
 import uuid
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tritune.store.errors import FormatError, StoreError
 
-T = TypeVar("T")
-
-_NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
-
 
 def load(path: Path) -> Any:
-    """The JSON value in a file, which may be compressed with gzip; NaN and Infinity are allowed."""
+    """Return the JSON value in a file, perhaps gzipped; NaN and Infinity are allowed."""
     try:
         data = path.read_bytes()
         if data.startswith(b"\x1f\x8b"):
@@ -38,29 +33,8 @@ def load(path: Path) -> Any:
         raise FormatError(f"{path} is not JSON: {error}") from None
 
 
-def take(fields: Any, name: str, kind: type[T], where: object) -> T:
-    """The value of a field, which must be there and of that kind."""
-    value = optional(fields, name, kind, where)
-    if value is None:
-        raise FormatError(f"{where}: {name} is missing")
-    return value
-
-
-def optional(fields: Any, name: str, kind: type[T], where: object) -> T | None:
-    """The value of a field, which may be null or absent, but not of another kind."""
-    if not isinstance(fields, Mapping):
-        raise FormatError(f"{where}: expected an object, found {brief(fields)}")
-    value = fields.get(name)
-    if value is None:
-        return None
-    # Python counts true and false among the integers; JSON does not.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise FormatError(f"{where}: {name} is {brief(value)}, expected {_NAMES[kind]}")
-    return value
-
-
 def time_ms(value: Any) -> float | None:
-    """A time as a float, or None where it is no positive, finite number."""
+    """Return a time as a float, or None where it is no positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -71,7 +45,7 @@ def time_ms(value: Any) -> float | None:
 
 
 def brief(value: Any) -> str:
-    """A value for an error message: its beginning, on one line."""
+    """Return a value for an error message: its beginning, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -88,8 +88,8 @@ def test_a_dejavu_cache_elsewhere_says_too_little(tmp_path: Path) -> None:
         ({"cache": {"('1',)": "A: 1"}}, "does not fit the keys"),
         ({"cache": {DEJAVU_KEY: "nonsense"}}, "is no config"),
         ({"cache": {DEJAVU_KEY: 7}}, "is no config"),
-        ({"cache": []}, "expected an object"),
-        ({"keys": "N_SIZE"}, "expected a list"),
+        ({"cache": []}, r"cache is \[\]: Expected `object`"),
+        ({"keys": "N_SIZE"}, "keys is 'N_SIZE': Expected `array"),
     ],
 )
 def test_a_dejavu_cache_that_makes_no_sense_is_refused(
@@ -258,4 +258,4 @@ def test_a_literal_is_a_value_only_if_its_text_comes_back(text: str, value: obje
     ],
 )
 def test_devices_are_known_by_their_names(name: str, target: str) -> None:
-    assert str(named_device(name).target) == target
+    assert str(named_device(name, "file").target) == target

@@ -30,7 +30,7 @@ _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def recognises(path: Path) -> bool:
-    """Whether it is a SQLite file, or an archive, which other formats are not."""
+    """Return whether it is a SQLite file, or an archive, which other formats are not."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC or tarfile.is_tarfile(path)
@@ -39,7 +39,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> Contents:
-    """The winners of every kernel in the file. They come without times."""
+    """Return the winners of every kernel in the file. They come without times."""
     try:
         with _unpacked(path) as database, closing(_opened(database)) as connection:
             return _contents(path, connection)
@@ -78,7 +78,7 @@ def _table(
         gpu = str(row["gpu"])
         if gpu not in devices:
             # gfx942_mod0: the architecture, and which of its variants.
-            devices[gpu] = named_device(gpu, target=f"hip:{gpu.partition('_')[0]}")
+            devices[gpu] = named_device(gpu, path, target=f"hip:{gpu.partition('_')[0]}")
         problem = problem_text(_fields(row, ("inputs$",)))
         task = Task(kernel, f"aotriton-{family}", problem, devices[gpu].fingerprint)
         yield claim(task, config_from_json(_fields(row, _CONFIG), f"{path}: {name}"), run)
@@ -98,7 +98,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
-    """The SQLite file itself, taken out of its archive if it is in one."""
+    """Yield the SQLite file itself, taken out of its archive if it is in one."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
             yield path

@@ -19,6 +19,7 @@ from typing import Any
 from tritune.space import Config
 from tritune.store.contents import Contents
 from tritune.store.document import config_from_json
+from tritune.store.document import read as document_of
 from tritune.store.errors import FormatError
 from tritune.store.formats.foreign import (
     claim,
@@ -28,7 +29,7 @@ from tritune.store.formats.foreign import (
     named_device,
     winners_of,
 )
-from tritune.store.jsonfile import brief, optional, take, write
+from tritune.store.jsonfile import brief, write
 from tritune.store.records import Run, Task, Trial, problem_text
 from tritune.store.winner import Winner
 from tritune.targets.device import Device
@@ -41,7 +42,7 @@ _DRIVERS = {"cuda": "CUDA", "rocm": "ROCm"}
 
 @dataclass(frozen=True)
 class _Place:
-    """What the folders say."""
+    """The facts that a cache's folders are named for."""
 
     triton: str
     driver: str
@@ -56,23 +57,31 @@ class _Place:
         return f"dejavu-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+@dataclass(frozen=True)
+class _Cache:
+    cache: dict[str, Any]
+    keys: list[Any] | None = None
+    timings: dict[str, Any] | None = None
+
+
 def recognises(document: Any) -> bool:
     return isinstance(document, Mapping) and {"cache", "signature"} <= set(document)
 
 
 def read(path: Path, document: Any) -> Contents:
-    """The winners of one cache."""
+    """Return the winners of one cache."""
     place = _place(path)
     kind, _, version = place.driver.partition("_")
-    device = named_device(place.gpu.replace("_", " "), f"{_DRIVERS.get(kind, kind)} {version}")
-    names = optional(document, "keys", list, path) or []
+    driver = f"{_DRIVERS.get(kind, kind)} {version}"
+    device = named_device(place.gpu.replace("_", " "), path, driver)
+    cache = document_of(_Cache, document, path)
     settings = {name: value for name, value in document.items() if name not in ("cache", "timings")}
     folders = ["dejavu", place.triton, place.driver, place.gpu, place.kernel, *place.hashes]
     run = imported_run("dejavu", {"folders": folders, "settings": settings}, document["cache"])
-    timings = optional(document, "timings", dict, path) or {}
+    timings = cache.timings or {}
     trials: list[Trial] = []
-    for key, text in take(document, "cache", dict, path).items():
-        problem = problem_text(_problem(key, names, path))
+    for key, text in cache.cache.items():
+        problem = problem_text(_problem(key, cache.keys or [], path))
         task = Task(place.kernel, place.identity, problem, device.fingerprint)
         trials.append(claim(task, _config(text, path), run, _times(timings.get(key), document)))
     return contents_of(device, run, trials)
@@ -131,7 +140,7 @@ def _config(text: Any, path: Path) -> Config:
 
 
 def _times(recorded: Any, document: Mapping[str, Any]) -> list[Any]:
-    """The time itself, of lists that may have the quantiles too."""
+    """Return the time itself, of lists that may have the quantiles too."""
     if isinstance(recorded, Mapping):  # as early versions wrote it
         recorded = recorded.get("values")
     if not isinstance(recorded, list):

@@ -1,4 +1,4 @@
-"""What other tools' results become: devices known by name only, runs without a date, and claims."""
+"""Records of other tools' results: devices known by name only, runs without a date, claims."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _ARCHITECTURES: tuple[tuple[str, str], ...] = (
 )
 
 
-def named_device(name: str, driver: str = "", target: str = "") -> Device:
-    """A device of which only the name is known: it equals no device that was detected."""
+def named_device(name: str, where: object, driver: str = "", target: str = "") -> Device:
+    """Return a device of which only the name is known: it equals no device that was detected."""
     if not target:
         fits = (known for pattern, known in _ARCHITECTURES if re.search(pattern, name))
         target = next(fits, "")
@@ -52,13 +52,13 @@ def named_device(name: str, driver: str = "", target: str = "") -> Device:
         target = next((known for vendor, known in vendors.items() if vendor in name.upper()), "")
     if not target:
         raise FormatError(
-            f"the device {name!r} is none that tritune knows: name an NVIDIA or AMD GPU"
+            f"{where}: the device {name!r} is none that tritune knows: name an NVIDIA or AMD GPU"
         )
     return Device(name, Target.parse(target), cores=0, memory_bytes=0, driver=driver)
 
 
 def imported_run(tool: str, environment: Mapping[str, Any], content: object) -> Run:
-    """A run that stands for a file: the same content is the same run, however often it is read."""
+    """Return a run that stands for a file: the same content gives the same run."""
     facts = {"tool": tool, **environment}
     text = compact([facts, content])
     identifier = f"{tool}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
@@ -66,7 +66,7 @@ def imported_run(tool: str, environment: Mapping[str, Any], content: object) -> 
 
 
 def claim(task: Task, config: Config, run: Run, times: Sequence[Any] = ()) -> Trial:
-    """The trial of a config that another tool says has won, with its time if it gives one.
+    """Return the trial of a config that another tool says has won, with its time if it gives one.
 
     A time that is no positive number means that it did not run: the trial failed, and cannot win.
     """
@@ -85,7 +85,7 @@ def contents_of(device: Device, run: Run, trials: Iterable[Trial]) -> Contents:
 
 
 def winners_of(contents: Contents) -> list[tuple[Winner, Run]]:
-    """The winner of each task, with the run of its trial."""
+    """Return the winner of each task, with the run of its trial."""
     runs = {run.id: run for run in contents.runs}
     started = {run.id: run.started for run in contents.runs}
     found = []
@@ -99,7 +99,7 @@ def winners_of(contents: Contents) -> list[tuple[Winner, Run]]:
 
 
 def literal(text: str) -> int | float | bool | str:
-    """A value from its text, if exactly that text comes back from the value."""
+    """Return the value of a text, if exactly that text comes back from the value."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float):

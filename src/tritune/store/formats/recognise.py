@@ -1,4 +1,4 @@
-"""Which format a file has, told from what is in it."""
+"""Recognise the format of a file from its contents, and read it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITERS: dict[str, Callable[[Contents, Path], list[Path]]] = {
 
 
 def read(path: Path) -> tuple[str, Contents]:
-    """The name of a file's format, and its contents; FormatError where it has none."""
+    """Return the name of a file's format, and its contents; FormatError where it has none."""
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise FormatError(f"{path} {what}: give a file, one of {KNOWN}")
@@ -48,7 +48,7 @@ def read(path: Path) -> tuple[str, Contents]:
 
 
 def files_in(path: Path) -> list[Path]:
-    """The path itself, or the JSON files below a folder, which triton-dejavu's caches are."""
+    """Return the path itself, or the JSON files below a folder, such as triton-dejavu's caches."""
     if not path.is_dir():
         return [path]
     found = sorted(each for each in path.rglob("*.json") if each.is_file())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tritune.space import Config, Listed
 from tritune.store.contents import Contents
-from tritune.store.errors import FormatError, StoreError
+from tritune.store.errors import StoreError
 from tritune.store.formats import t4
 from tritune.store.formats.foreign import contents_of, imported_run, named_device
 from tritune.store.formats.recorded import Recorded
@@ -25,12 +25,9 @@ IDENTITY = "t4"
 
 
 def from_recorded(recorded: Recorded, where: object) -> Contents:
-    """A trial for every config: with one sample, or failed."""
+    """Return a trial for every config: with one sample, or failed."""
     kernel, problem = _kernel_and_problem(recorded.kernel)
-    try:
-        device = named_device(recorded.device)
-    except FormatError as error:
-        raise FormatError(f"{where}: {error}") from None
+    device = named_device(recorded.device, where)
     listed = [[config.key, ms] for config, ms in recorded.results.items()]
     run = imported_run("t4", {"file": recorded.name}, listed)
     task = Task(kernel, IDENTITY, problem, device.fingerprint)
@@ -46,7 +43,7 @@ def from_recorded(recorded: Recorded, where: object) -> Contents:
 
 
 def to_recorded(contents: Contents) -> list[Recorded]:
-    """A recorded space for every task in which something was measured."""
+    """Return a recorded space for every task in which something was measured."""
     found = []
     for task, group in groupby(contents.trials, lambda trial: trial.task):
         results = times_of(list(group))
@@ -62,7 +59,7 @@ def to_recorded(contents: Contents) -> list[Recorded]:
 
 
 def times_of(trials: Sequence[Trial]) -> dict[Config, float | None]:
-    """What each config took in the median, None where it failed; unmeasured ones are left out."""
+    """Return each config's median time, None where it failed; unmeasured ones are left out."""
     own = {trial.config.key: _median(trial.samples) for trial in trials if trial.failure is None}
     times: dict[Config, float | None] = {}
     for trial in sorted(trials, key=lambda trial: trial.config.key):
@@ -88,7 +85,7 @@ def write_all(contents: Contents, folder: Path) -> list[Path]:
 
 
 def _median(samples: Iterable[Samples]) -> float | None:
-    """Of the search if there are such samples, for only those are comparable with all others."""
+    """Return the median of the search's samples, which are comparable with all others, if any."""
     for stage in ("search", "final"):
         times = [ms for each in samples if each.stage == stage for ms in each.times_ms]
         if times:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritune.space import Config, Listed, SpaceError
-from tritune.store import jsonfile
+from tritune.space import Config, Listed
+from tritune.store import document, jsonfile
 from tritune.store.errors import FormatError
 from tritune.store.formats.recorded import Recorded
 
@@ -34,25 +34,63 @@ _UNITS = {
 }
 
 
+@dataclass(frozen=True)
+class _Measurement:
+    name: str | None = None
+    value: Any = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class _Times:
+    runtimes: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Result:
+    configuration: dict[str, Any]
+    invalidity: str
+    times: _Times = _Times()
+    measurements: list[_Measurement] | None = None
+    objectives: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    timeunit: str | None = None
+    kernel: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    results: list[dict[str, Any]]
+    metadata: _Metadata | None = None
+
+
 def read(path: Path) -> Recorded:
-    """The recorded space in a file; FormatError in one line where it is none."""
-    document = jsonfile.load(path)
-    entries = jsonfile.take(document, "results", list, path)
-    metadata = jsonfile.optional(document, "metadata", dict, path) or {}
-    unit = jsonfile.optional(metadata, "timeunit", str, path)
+    """Return the recorded space in a file; raise FormatError in one line where it is none."""
+    file = document.read(_File, jsonfile.load(path), path)
+    metadata = file.metadata or _Metadata()
     results: dict[Config, float | None] = {}
-    for number, entry in enumerate(entries):
-        config, ms = _result(entry, unit, f"{path}: results[{number}]")
+    for number, entry in enumerate(file.results):
+        where = f"{path}: results[{number}]"
+        result = document.read(_Result, entry, where)
+        if not result.configuration:
+            raise FormatError(f"{where}: the configuration is empty")
+        config = document.config_from_json(result.configuration, where)
+        valid = result.invalidity == "correct"
+        ms = _measured_ms(result, metadata.timeunit, where) if valid else None
         known = results.get(config)
         # A config that was measured twice counts with its better time.
         results[config] = ms if known is None or (ms is not None and ms < known) else known
     if not results:
         raise FormatError(f"{path} holds no results")
-    kernel, device = _kernel_and_device(path, metadata)
+    first, _, rest = _stem(path).rpartition("_")
     return Recorded(
         name=_stem(path),
-        device=device,
-        kernel=kernel,
+        device=metadata.device or (rest if first else ""),
+        kernel=metadata.kernel or first or rest,
         parameters=Listed(results).parameters,
         results=results,
     )
@@ -66,7 +104,7 @@ def write(recorded: Recorded, path: Path) -> None:
 
 
 def text(recorded: Recorded) -> str:
-    """A recorded space as T4, one result per line, so that it can be compared."""
+    """Return a recorded space as T4, one result per line, so that it can be compared."""
     head = {
         "schema_version": _SCHEMA,
         "metadata": {
@@ -92,49 +130,24 @@ def _entry(config: Config, ms: float | None) -> dict[str, Any]:
     }
 
 
-def _result(entry: Any, unit: str | None, where: str) -> tuple[Config, float | None]:
-    values = jsonfile.take(entry, "configuration", dict, where)
-    if not values:
-        raise FormatError(f"{where}: the configuration is empty")
-    try:
-        config = Config.from_json(values)
-    except SpaceError as error:
-        raise FormatError(f"{where}: {error}") from None
-    if jsonfile.take(entry, "invalidity", str, where) != "correct":
-        return config, None
-    return config, _measured_ms(entry, unit, where)
-
-
-def _measured_ms(entry: Mapping[str, Any], unit: str | None, where: str) -> float | None:
-    """The measurement that was the objective; without one, the mean of the raw times."""
-    objectives = jsonfile.optional(entry, "objectives", list, where) or ["time"]
-    for measurement in jsonfile.optional(entry, "measurements", list, where) or []:
-        if jsonfile.optional(measurement, "name", str, where) == objectives[0]:
-            own_unit = jsonfile.optional(measurement, "unit", str, where)
-            return _in_ms(measurement.get("value"), own_unit or unit, where)
-    times = jsonfile.take(entry, "times", dict, where)
-    raw = [
-        _in_ms(value, unit, where)
-        for value in jsonfile.optional(times, "runtimes", list, where) or []
-    ]
+def _measured_ms(result: _Result, unit: str | None, where: str) -> float | None:
+    """Return the measurement that was the objective; without one, the mean of the raw times."""
+    objective = (result.objectives or ["time"])[0]
+    for measurement in result.measurements or []:
+        if measurement.name == objective:
+            return _in_ms(measurement.value, measurement.unit or unit, where)
+    raw = [_in_ms(value, unit, where) for value in result.times.runtimes or []]
     measured = [ms for ms in raw if ms is not None]
     return statistics.fmean(measured) if measured else None
 
 
 def _in_ms(value: Any, unit: str | None, where: str) -> float | None:
-    """A time in milliseconds; None for what tools write instead of one when a config fails."""
+    """Return a time in milliseconds; None for what tools write where a config failed."""
     factor = _UNITS.get((unit or "ms").lower())
     if factor is None:
         raise FormatError(f"{where}: the unit {unit!r} is none of {', '.join(_UNITS)}")
     time = jsonfile.time_ms(value)
     return None if time is None else time * factor
-
-
-def _kernel_and_device(path: Path, metadata: Mapping[str, Any]) -> tuple[str, str]:
-    kernel = jsonfile.optional(metadata, "kernel", str, path)
-    device = jsonfile.optional(metadata, "device", str, path)
-    first, _, rest = _stem(path).rpartition("_")
-    return kernel or first or rest, device or (rest if first else "")
 
 
 def _stem(path: Path) -> str:

@@ -24,7 +24,7 @@ from tritune.store.formats.foreign import (
     named_device,
     winners_of,
 )
-from tritune.store.jsonfile import brief, take, write
+from tritune.store.jsonfile import brief, write
 from tritune.store.records import Task, problem_text
 
 KERNEL = "fused_moe_kernel"
@@ -37,22 +37,18 @@ def recognises(path: Path) -> bool:
     return path.name.startswith("E=") and "device_name=" in path.name
 
 
-def read(path: Path, document: Any) -> Contents:
-    """The configs of one file; batch sizes and shape make the problem."""
+def read(path: Path, document: Mapping[str, Any]) -> Contents:
+    """Return the configs of one file; batch sizes and shape make the problem."""
     shape = _shape(path)
-    try:
-        device = named_device(str(shape.pop("device_name")).replace("_", " "))
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
-    triton = document.get("triton_version") if isinstance(document, Mapping) else None
-    run = imported_run("vllm", {"triton": triton}, [path.name, document])
+    device = named_device(str(shape.pop("device_name")).replace("_", " "), path)
+    run = imported_run("vllm", {"triton": document.get("triton_version")}, [path.name, document])
     trials = []
-    for batch in take({"configs": document}, "configs", dict, path):
+    for batch, fields in document.items():
         if batch == "triton_version":
             continue
         if not batch.isdigit():
             raise FormatError(f"{path}: {brief(batch)} is no batch size")
-        config = config_from_json(document[batch], f"{path}: {batch}")
+        config = config_from_json(fields, f"{path}: {batch}")
         problem = problem_text({**shape, "M": int(batch)})
         trials.append(claim(Task(KERNEL, IDENTITY, problem, device.fingerprint), config, run))
     return contents_of(device, run, trials)
