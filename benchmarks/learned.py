@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from tritune.policy import measured
-from tritune.policy.evidence import Evidence
-from tritune.policy.measured import Measured
+from tritune.policy.learning import measured
+from tritune.policy.learning.evidence import Evidence
+from tritune.policy.learning.measured import Measured
 from tritune.policy.nearest import (
     Fields,
     distance,

@@ -41,9 +41,9 @@ import torch
 
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Problem
-from tritune.policy.describe import learn
-from tritune.policy.learned import LearnedPolicy
-from tritune.policy.measured import times_of
+from tritune.policy.learning.from_store import learn
+from tritune.policy.learning.learned import LearnedPolicy
+from tritune.policy.learning.measured import times_of
 from tritune.policy.sources import StoreSource
 from tritune.space import Config
 from tritune.store import Store

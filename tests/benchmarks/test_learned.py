@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import learned
-from tritune.policy.measured import Measured
+from tritune.policy.learning.measured import Measured
 from tritune.space import Config
 
 

@@ -18,10 +18,10 @@ import pytest
 from tests.store.formats.excerpts import VLLM, VLLM_NAME, write_dejavu, write_json
 from tests.store.made import OTHER_DEVICE, TASK, config, prepared, rounds, trial
 from tritune.cli import db, main
-from tritune.policy import saved
-from tritune.policy.evidence import Evidence
-from tritune.policy.learned import LearnedPolicy
-from tritune.policy.regret import AgainstDefault, Regret
+from tritune.policy.learning import saved
+from tritune.policy.learning.evidence import Evidence
+from tritune.policy.learning.held_out import AgainstDefault, Regret
+from tritune.policy.learning.learned import LearnedPolicy
 from tritune.store import Store
 from tritune.store.contents import contents
 from tritune.store.export import to_text

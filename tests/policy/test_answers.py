@@ -84,7 +84,7 @@ def test_damaged_pages_and_rows_are_a_warned_miss(store_path: Path, policy: Poli
 
 
 def test_a_damaged_learned_policy_is_a_warned_miss(store_path: Path, policy: Policy) -> None:
-    from tritune.policy import saved
+    from tritune.policy.learning import saved
     from tritune.store import Store
     from tritune.targets.device import detect
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.regret import drawn_problems
 
 from tests.policy.stored import CPU, default_of, put
-from tritune.policy.describe import learn_and_save
+from tritune.policy.learning.from_store import learn_and_save
 from tritune.policy.policy import Policy
 from tritune.store import Store
 from tritune.targets.device import detect

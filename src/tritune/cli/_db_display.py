@@ -18,7 +18,7 @@ from tritune.store.winner import Winner
 from tritune.targets.device import Device
 
 if TYPE_CHECKING:
-    from tritune.policy.learned import LearnedPolicy
+    from tritune.policy.learning.learned import LearnedPolicy
 
 #: (identity, device's fingerprint): results of one version of a kernel's code on one device.
 Place = tuple[str, str]
@@ -68,7 +68,7 @@ def show_kernel(
 
 def learned_policies(store: Store, found: Sequence[Summary]) -> dict[Place, LearnedPolicy]:
     """Return what the policy has learned of each version of a kernel on each device."""
-    from tritune.policy import saved
+    from tritune.policy.learning import saved
 
     policies = {}
     for (identity, device), group in _places(found):

@@ -282,7 +282,7 @@ def _winners(store: Store, kernel: str | None) -> str:
 def _learned_code(store: Store, kernel: str) -> str:
     """Return what was learned of a kernel, most recently and on any device, as Python."""
     from tritune.cli._db_display import learned_policies
-    from tritune.policy.python_code import export_python
+    from tritune.policy.learning.python_code import export_python
     from tritune.store.summary import summaries
 
     learned = learned_policies(store, summaries(store, kernel)).values()

@@ -143,7 +143,7 @@ def _tune(request: Request, settings: Settings, store: CountingStore, quiet: boo
 def _learned(store: Any, rows: Sequence[Tuned], device: Any) -> list[str]:
     """Say for each kernel that was tuned what its other problems run with."""
     from tritune.kernels.identity import identity
-    from tritune.policy import saved
+    from tritune.policy.learning import saved
     from tritune.targets.device import detect
     from tritune.workloads.workload import Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.policy.measured import Valid
+from tritune.policy.learning.measured import Valid
 from tritune.policy.nearest import Fields
 from tritune.space import Config, SpaceError
 from tritune.store.records import problem_text

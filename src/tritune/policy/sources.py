@@ -92,7 +92,7 @@ class StoreSource:
         return None if winner is None else winner.config
 
     def _learned(self, kernel: str, version: str, fingerprint: str) -> Learned | None:
-        from tritune.policy import saved
+        from tritune.policy.learning import saved
 
         store = self._opened()
         if store is None:

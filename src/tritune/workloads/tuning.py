@@ -19,8 +19,8 @@ from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.pack.contents import Section
 from tritune.policy import refresh
-from tritune.policy.describe import learn_and_save
-from tritune.policy.measured import times_of
+from tritune.policy.learning.from_store import learn_and_save
+from tritune.policy.learning.measured import times_of
 from tritune.policy.nearest import distance as problem_distance
 from tritune.policy.nearest import nearest_configs
 from tritune.space import Config, Listed

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritune.policy.learned import LearnedPolicy
+from tritune.policy.learning.learned import LearnedPolicy
 from tritune.store.errors import FormatError
 from tritune.store.jsonfile import load as load_json
 from tritune.store.jsonfile import write

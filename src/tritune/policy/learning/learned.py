@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritune.policy.evidence import Evidence
-from tritune.policy.measured import Measured, Valid, digest
+from tritune.policy.learning.evidence import Evidence
+from tritune.policy.learning.held_out import AgainstDefault, Regret, held_out
+from tritune.policy.learning.measured import Measured, Valid, digest
 from tritune.policy.nearest import Fields
-from tritune.policy.regret import AgainstDefault, Regret, held_out
 from tritune.space import Config
 
 #: With fewer problems than these, none is held out.

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tritune.policy.evidence import Evidence
-from tritune.policy.measured import Measured, Valid
+from tritune.policy.learning.evidence import Evidence
+from tritune.policy.learning.measured import Measured, Valid
 from tritune.space import Config
 
 Answers = Sequence[tuple[Measured, "Config | None"]]

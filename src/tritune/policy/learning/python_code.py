@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tritune.policy.learned import LearnedPolicy
+from tritune.policy.learning.learned import LearnedPolicy
 from tritune.space import Config
 
 _FUNCTIONS = '''

@@ -12,11 +12,11 @@ import pytest
 
 from tests.policy.stored import CPU, config, default_of, problem, put, task_of
 from tritune.kernels.rms_norm import KERNEL
-from tritune.policy import describe, learned, saved
-from tritune.policy.measured import Measured, read
+from tritune.policy.learning import from_store, learned, saved
+from tritune.policy.learning.held_out import LARGEST_COST, AgainstDefault, cost_of_answer, held_out
+from tritune.policy.learning.measured import Measured, read
 from tritune.policy.nearest import Fields, nearest_configs
 from tritune.policy.policy import Policy
-from tritune.policy.regret import LARGEST_COST, AgainstDefault, cost_of_answer, held_out
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Samples
@@ -185,11 +185,11 @@ def test_what_was_learned_from_a_store_answers_and_is_described(
     _tune_many(store_path)
     device = detect(CPU)
     with Store(store_path) as store:
-        assert describe.describe(store, KERNEL, device) == [
+        assert from_store.describe(store, KERNEL, device) == [
             "22 problems measured, nothing learned yet"
         ]
-        describe.learn_and_save(store, KERNEL, device)
-        lines = describe.describe(store, KERNEL, device)
+        from_store.learn_and_save(store, KERNEL, device)
+        lines = from_store.describe(store, KERNEL, device)
     assert lines == [
         "the nearest problem's, of 2 configs, learned from 22 problems",
         "regret on held-out problems: mean 0.0%, 95th percentile 0.0% "
@@ -219,9 +219,9 @@ def test_a_policy_whose_held_out_answers_were_slower_than_the_default_is_not_fol
 def test_a_policy_learned_from_older_data_says_so(store_path: Path) -> None:
     _tune_many(store_path)
     with Store(store_path) as store:
-        describe.learn_and_save(store, KERNEL, detect(CPU))
+        from_store.learn_and_save(store, KERNEL, detect(CPU))
         put(store_path, {problem(64, 96): {config(1, 64): 1.0}})
-        assert "more was measured since" in describe.describe(store, KERNEL, detect(CPU))[-1]
+        assert "more was measured since" in from_store.describe(store, KERNEL, detect(CPU))[-1]
 
 
 def test_a_config_that_was_lucky_once_is_no_measure_for_others() -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
-from tritune.policy import measured, saved
 from tritune.policy.knowledge import is_valid
-from tritune.policy.learned import LearnedPolicy, fit
+from tritune.policy.learning import measured, saved
+from tritune.policy.learning.learned import LearnedPolicy, fit
 from tritune.targets.device import Device
 
 if TYPE_CHECKING:

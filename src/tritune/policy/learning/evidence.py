@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritune.policy.measured import Halves, Measured, Valid
+from tritune.policy.learning.measured import Halves, Measured, Valid
 from tritune.policy.nearest import Fields, is_size, nearest_configs, same_kind
 from tritune.space import Config
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.policy.test_learned import fitted, rows_of
-from tritune.policy.python_code import export_python
+from tests.policy.learning.test_learned import fitted, rows_of
+from tritune.policy.learning.python_code import export_python
 
 
 @pytest.mark.parametrize("count", [3, 168])

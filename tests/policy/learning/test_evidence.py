@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tritune.policy.evidence import Evidence
-from tritune.policy.measured import Measured
+from tritune.policy.learning.evidence import Evidence
+from tritune.policy.learning.measured import Measured
 from tritune.space import Config
 
 WON, DEFAULT, OTHER_DEFAULT = (Config.of(TILE=n) for n in (1, 2, 3))
