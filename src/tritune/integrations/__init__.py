@@ -1,6 +1,6 @@
-"""Other libraries, served without a change to the programs that use them.
+"""Use of tritune by other libraries, without a change to the programs that use them.
 
-Nothing is imported here until it is asked for.
+Nothing is imported here until it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIBRARIES = ("transformers",)
 
 
 def enable(what: str | torch.nn.Module, **options: Any) -> Enabled:
-    """Serve a library, by its name, or change a transformers model so that tritune computes it.
+    """Let a library, by its name, or a transformers model compute with tritune.
 
     `enable("transformers")` makes `attn_implementation="tritune"` known. `enable(model)` changes a
     model; see docs/transformers.md for the options. What is returned takes it back, by its
@@ -50,7 +50,7 @@ def disable(model: torch.nn.Module) -> None:
 
 
 def enable_all() -> Enabled:
-    """Serve whatever this process has, without a change to it: torch's attention, transformers.
+    """Let torch's attention and transformers compute with tritune in this process.
 
     Calls of scaled_dot_product_attention go to `tritune.sdpa`. A transformers model is changed
     while its `generate` runs, and changed back after. What is not installed, or is not imported by

@@ -26,7 +26,7 @@ class Enabled:
         reasons[reason] = reasons.get(reason, 0) + 1
 
     def describe(self) -> str:
-        """Return a line for each kind of layer: how many are served, how many are left, and why."""
+        """Return a line for each kind: how many layers use tritune, how many are left, and why."""
         lines = []
         for kind in {**self.changed, **self.left}:
             reasons = self.left.get(kind, {})

@@ -6,7 +6,7 @@ from tritune.errors import TrituneError
 
 
 class IntegrationError(TrituneError):
-    """Another library cannot be served as asked; the message says why and what to do."""
+    """tritune cannot be used with another library; the message says why and what to do."""
 
 
 class TrainingError(IntegrationError):

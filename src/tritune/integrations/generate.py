@@ -16,9 +16,9 @@ from typing import Any
 from tritune.integrations.enabled import Enabled
 from tritune.tuning.autotune.run_log import GENERATE, ROUTED, SKIPPED, Event, log, log_once
 
-#: Attention that may be exchanged for tritune's: what transformers chooses when nobody does.
+#: Attention that may be replaced: what transformers uses by default.
 _DEFAULTS = ("sdpa", "eager")
-#: What is said of calls at the end of `tritune run`.
+#: Printed at the end of `tritune run`.
 _ROUTED = Event(GENERATE, ROUTED)
 _TRAINING = Event(GENERATE, SKIPPED, reason="the model is in training mode")
 _WEIGHTS = Event(GENERATE, SKIPPED, reason="attention weights are wanted")
@@ -107,7 +107,7 @@ def _changed(model: Any) -> Enabled:
         _log(enabled)
         return enabled
     except Exception as error:
-        # The program did not ask for a change: it must not fail for it.
+        # The program has not called for a change, and must not fail for it.
         log(Event(GENERATE, SKIPPED, reason=f"tritune fails ({error})"))
         warnings.warn(f"generate runs as without tritune: {error}", stacklevel=5)
         return Enabled()

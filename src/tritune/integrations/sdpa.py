@@ -16,7 +16,7 @@ from tritune.tuning.autotune.run_log import ATTENTION, ROUTED, SKIPPED, Event, l
 
 _attention: Any = torch.ops.tritune.attention.default
 _torch_sdpa = functional.scaled_dot_product_attention
-#: What is said of calls at the end of `tritune run`.
+#: Printed at the end of `tritune run`.
 _ROUTED = Event(ATTENTION, ROUTED)
 _DROPOUT = Event(ATTENTION, SKIPPED, reason="there is dropout")
 _GRADIENTS = Event(ATTENTION, SKIPPED, reason="gradients are needed")

@@ -1,4 +1,4 @@
-"""Every `triton.autotune` kernel of a process, whoever wrote it, with tritune's memory.
+"""Tuning every `triton.autotune` kernel of a process with tritune, whoever wrote it.
 
 One method of one class of Triton's is replaced, `Autotuner.run`: kernels that were made before, in
 any library, go through it too, and stay what they are for everybody who looks at them.
@@ -13,13 +13,13 @@ import contextlib
 import functools
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _MODULE = "triton.runtime.autotuner"
-#: Where one of Triton's autotuners keeps what answers for it.
+#: The attribute of one of Triton's autotuners that holds its `TunedKernel`.
 _KEPT = "_tritune"
 
 
@@ -31,7 +31,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Undo `enable`: what was tuned so far stays in use, the rest is Triton's affair again."""
+    """Undo `enable`: what was tuned so far stays in use, the rest is left to Triton again."""
     import triton.runtime.autotuner
 
     owner = triton.runtime.autotuner.Autotuner
@@ -54,7 +54,7 @@ def enable_on_import() -> None:
 
 
 class _WhenReady(MetaPathFinder):
-    """Finds no module. It is asked for each that is imported, and so sees when Triton's autotuner
+    """Finds no module. It is called for each that is imported, and so sees when Triton's autotuner
     is there: Triton imports more after it.
     """
 
@@ -69,53 +69,40 @@ class _WhenReady(MetaPathFinder):
 
 
 def _patch(owner: Any) -> None:
-    if getattr(owner.run, _KEPT, False):
+    original = owner.run
+    if getattr(original, _KEPT, False):
         return
 
-    @functools.wraps(owner.run)
+    @functools.wraps(original)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         tuned = vars(self).get(_KEPT)
         if tuned is None or tuned.owner is not self:  # a copy of the kernel brings the original's
-            tuned = vars(self)[_KEPT] = _adopt(self)
+            tuned = vars(self)[_KEPT] = _adopt(self, original)
         return tuned.run(args, kwargs)
 
     setattr(run, _KEPT, True)
     owner.run = run
 
 
-def _adopt(autotuner: Any) -> Any:
+def _adopt(autotuner: Any, original: Callable[..., Any]) -> Any:
     """Return the object that launches an autotuner's kernel from now on."""
     try:
         from tritune.tuning.autotune.tuned_kernel import TunedKernel
 
         return TunedKernel(autotuner, adopted=True)
     except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
         warnings.warn(
-            f"triton.autotune is left as it is: tritune cannot be used "
-            f"({type(error).__name__}: {error})",
+            f"triton.autotune is left as it is: tritune cannot be used ({reason})",
             RuntimeWarning,
             stacklevel=3,
         )
-        _tell_left(autotuner, error)
-        return _AsTriton(autotuner)
+        with contextlib.suppress(Exception):
+            from tritune.tuning.autotune.run_log import SKIPPED, Event, log
 
+            log(Event(autotuner.base_fn.__qualname__, SKIPPED, reason=reason))
 
-def _tell_left(autotuner: Any, error: Exception) -> None:
-    with contextlib.suppress(Exception):
-        from tritune.tuning.autotune.run_log import SKIPPED, Event, log
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return original(autotuner, *args, **kwargs)
 
-        name = autotuner.base_fn.__qualname__
-        log(Event(name, SKIPPED, reason=f"{type(error).__name__}: {error}"))
-
-
-class _AsTriton:
-    """Answers as Triton does."""
-
-    def __init__(self, autotuner: Any) -> None:
-        self.owner = autotuner
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        import triton.runtime.autotuner
-
-        run = triton.runtime.autotuner.Autotuner.run
-        return getattr(run, "__wrapped__", run)(self.owner, *args, **kwargs)
+        return SimpleNamespace(owner=autotuner, run=run)

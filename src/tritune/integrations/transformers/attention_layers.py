@@ -1,4 +1,4 @@
-"""The attention layers of a built model: tritune's attention while nobody needs gradients."""
+"""The attention layers of a built model: tritune's attention while no gradients are needed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _AttentionSwitch:
 
     def __init__(self, model: torch.nn.Module, configs: list[tuple[Any, str | None]]) -> None:
         self.model = model
-        #: The configs of all that is in the part, and what they said before.
+        #: The configs of all that is in the part, with the attention that they named before.
         self.configs = configs
 
     def before_forward(self, part: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class _AttentionSwitch:
     def set(self, ours: bool) -> None:
         for config, before in self.configs:
             now, then = (NAME, before) if ours else (before, NAME)
-            # What somebody has set since is left.
+            # An attention that the program has set since is left.
             if config._attn_implementation == then:
                 config._attn_implementation_internal = now
 

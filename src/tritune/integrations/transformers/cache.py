@@ -24,7 +24,7 @@ class _Row:
 
     def __init__(self) -> None:
         self.buffer: torch.Tensor | None = None
-        #: What the layer was given to hold. If it holds another tensor, somebody has changed it.
+        #: What the layer was given to hold. If it holds another tensor, the program has changed it.
         self.held: torch.Tensor | None = None
         self.start = 0
         self.end = 0

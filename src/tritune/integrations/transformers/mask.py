@@ -32,7 +32,7 @@ class Pattern(NamedTuple):
 
     causal: bool
     window: int | None = None
-    #: Whether there is padding at all: if not, nobody has to look into the mask.
+    #: Whether there is padding at all: if not, the mask need not be read.
     padded: bool = True
 
 
@@ -54,37 +54,28 @@ def make_mask(
     Key j is at position kv_offset + j, query i at q_offset + i. `attention_mask` is the user's, by
     position, and False where there is padding.
     """
+    given: dict[str, Any] = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "attention_mask": attention_mask,
+    }
     if not takes_short_masks(config):
-        return eager_mask(
-            batch_size=batch_size,
-            q_length=q_length,
-            kv_length=kv_length,
-            q_offset=q_offset,
-            kv_offset=kv_offset,
-            mask_function=mask_function,
-            attention_mask=attention_mask,
-            **kwargs,
-        )
-    compiling = torch.compiler.is_compiling()
-    pattern = _known_pattern(mask_function, compiling)
+        return eager_mask(mask_function=mask_function, **given, **kwargs)
+    pattern = _pattern(mask_function)
     if pattern is not None and (
         allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip
     ):
-        known, mask = _short_form(
-            pattern, batch_size, q_length, kv_length, q_offset, kv_offset, attention_mask, compiling
-        )
-        if known:
+        found, mask = _short_form(pattern, **given)
+        if found:
             return mask
     full: torch.Tensor | None = sdpa_mask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
         mask_function=mask_function,
-        attention_mask=attention_mask,
         allow_is_causal_skip=False,
         allow_is_bidirectional_skip=False,
+        **given,
         **kwargs,
     )
     return full
@@ -100,22 +91,22 @@ def pattern_of(mask: torch.Tensor) -> Pattern | None:
 
 def _short_form(
     pattern: Pattern,
-    batch: int,
-    queries: int,
-    keys: int,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
     q_offset: Any,
     kv_offset: int,
     attention_mask: torch.Tensor | None,
-    compiling: bool,
 ) -> tuple[bool, torch.Tensor | None]:
     """Return whether there is a short form, and if so None or a (batch, keys) mask."""
+    compiling = torch.compiler.is_compiling()
     if isinstance(q_offset, torch.Tensor):
         if compiling:
             return False, None
         q_offset = int(q_offset)
-    # A cache of a fixed size has keys that nobody has written yet: those after the last query's.
-    exist = q_offset + queries - kv_offset if pattern.causal else keys
-    if exist > keys:
+    # A cache of a fixed size has keys that are not written yet: those after the last query's.
+    exist = q_offset + q_length - kv_offset if pattern.causal else kv_length
+    if exist > kv_length:
         return False, None
     padding = None
     if attention_mask is not None:
@@ -124,23 +115,23 @@ def _short_form(
         padding = attention_mask[:, kv_offset : kv_offset + exist]
     if compiling:
         # A traced tensor cannot be looked into, nor can it carry more than its elements.
-        return exist == keys or padding is not None, padding
+        return exist == kv_length or padding is not None, padding
     padded = padding is not None and not bool(padding.all())
     narrow = pattern.window is not None and pattern.window < exist
-    if not padded and not narrow and exist == keys:
+    if not padded and not narrow and exist == kv_length:
         return True, None
     if padding is None or not padded:
-        padding = torch.ones((), dtype=torch.bool).expand(batch, exist)
+        padding = torch.ones((), dtype=torch.bool).expand(batch_size, exist)
     setattr(padding, _ATTRIBUTE, pattern._replace(padded=padded))
     return True, padding
 
 
-def _known_pattern(mask_function: Callable[..., Any], compiling: bool) -> Pattern | None:
+def _pattern(mask_function: Callable[..., Any]) -> Pattern | None:
     if mask_function is causal_mask_function:
         return Pattern(causal=True)
     if mask_function is bidirectional_mask_function:
         return Pattern(causal=False)
-    if compiling:
+    if torch.compiler.is_compiling():
         return None
     both = _captured(mask_function, and_masks, "mask_functions")
     if isinstance(both, tuple) and len(both) == 2 and both[1] is causal_mask_function:

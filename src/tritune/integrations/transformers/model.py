@@ -71,7 +71,7 @@ def enable_model(
 
 
 def is_enabled(model: torch.nn.Module) -> bool:
-    """Return whether `enable_model` has changed a model, and nobody has undone it."""
+    """Return whether `enable_model` has changed a model, and it is not undone."""
     enabled = _enabled.get(model)
     return enabled is not None and enabled.active
 

@@ -62,14 +62,13 @@ def _looks_up(module_class: type) -> bool:
 def takes_short_masks(config: object) -> bool:
     """Return whether nothing but the attention reads the masks that are made for a config.
 
-    A config that nobody asked for tritune's attention with, but that was written into, is not known
-    here.
+    False for a config into which the attention was written, without a call of transformers'.
     """
     return _through_interface.get(type(config), False)
 
 
 def check_models(name: str) -> None:
-    """Have transformers ask `why_unsupported` before a model gets the attention `name`."""
+    """Have transformers call `why_unsupported` before a model gets the attention `name`."""
     original = PreTrainedModel.get_correct_attn_implementation
     if hasattr(original, "__wrapped__"):
         return

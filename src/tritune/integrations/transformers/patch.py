@@ -1,8 +1,8 @@
 """Replacing the forward of a module, and putting it back.
 
-Modules are told by what they compute, not by their names alone: a replacement is used only where it
-gives the module's own result for random inputs. What it does not support (gradients, unusual
-dtypes) goes to the module as it was.
+Modules are recognized by what they compute, not by their names alone: a replacement is used only
+where it gives the module's own result for random inputs. What it does not support (gradients,
+unusual dtypes) goes to the module as it was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def leave(enabled: Enabled, kind: str, module: torch.nn.Module) -> None:
 
 
 def is_unpatched(module: torch.nn.Module) -> bool:
-    """Return whether nobody else has replaced the module's forward."""
+    """Return whether the module's forward is that of its class."""
     return "forward" not in module.__dict__
 
 

@@ -1,4 +1,4 @@
-"""The classes that vLLM 0.32 asks of an attention backend."""
+"""The classes of an attention backend of vLLM 0.32."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def open_case(folder: str) -> CallCase:
 class CallCase:
     """One call with private memory. Memory is not read before it is needed."""
 
-    # Nobody has promised that: a kernel may add up by atomics.
+    # Not in general: a kernel may add up by atomics.
     repeatable = False
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class CallCase:
         return self._outputs
 
     def restore(self) -> None:
-        # What is made once is made here, for `run` may be under the eyes of a guard.
+        # What is made once is made here, because allocations in `run` may be guarded.
         _ = self._call, self._outputs
         self._memory.restore(self._written)
 
@@ -152,7 +152,7 @@ class CallCase:
 
     @functools.cached_property
     def _reference(self) -> list[torch.Tensor]:
-        """Return what arguments should hold afterwards, as far as somebody has said so."""
+        """Return what arguments should hold afterwards, as far as the user has given it."""
         expected = self._call.expected or ()
         return list(expected.values() if isinstance(expected, Mapping) else expected)
 
@@ -200,7 +200,7 @@ class CallCase:
                 self._launch(config)
                 changed = memory.changed()
             except Exception:
-                continue  # its own trial will tell why
+                continue  # its own trial records why
             finally:
                 memory.restore(memory.regions)
             return changed | set(map(memory.region_of, declared))

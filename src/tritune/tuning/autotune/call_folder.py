@@ -72,7 +72,7 @@ def write_case(folder: str, call: TunableCall) -> WrittenCase:
         return _KERNEL if value is function else tensor_id(value)
 
     if call.launches is not None:
-        # Heuristics and the grid are the program's own affair, and need not be sent.
+        # The program has applied heuristics and grid; they may refer to what cannot be sent.
         arguments = replace(call.arguments, grid=())
         call = replace(call, kernel=DecoratedKernel(function), arguments=arguments)
     kernel = dumps((function, code_digest(function)), tensor_id)
@@ -122,7 +122,7 @@ def _check_size(nbytes: int, device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much memory of a device nobody uses."""
+    """Return how much memory of a device is free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

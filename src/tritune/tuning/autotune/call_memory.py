@@ -122,7 +122,7 @@ def _bytes_of(region: _Region) -> torch.Tensor:
 class CallMemory:
     """The reading side: private copies of the memory, with guards around each region.
 
-    Files are read when the first tensor is asked for.
+    Files are read when the first tensor is needed.
     """
 
     def __init__(self, folder: Path) -> None:

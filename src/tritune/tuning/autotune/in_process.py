@@ -70,7 +70,7 @@ def race_in_process(
             errors.append(error)
             return None
         ms = float(found[0] if isinstance(found, (list, tuple)) else found)
-        return (ms,) if ms < float("inf") else None  # so Triton tells of some failures
+        return (ms,) if ms < float("inf") else None  # infinite for some failures
 
     def waiting(holder: int | None) -> None:
         name = owner.base_fn.__qualname__

@@ -5,7 +5,7 @@ and closures. Three things are different here:
 
 - A Triton function travels as its code and source, with what it reads. Its module is not imported
   in the worker: a script must not run twice. The copy has the cache key of the original, so what a
-  worker compiles is in Triton's cache for the process that asked.
+  worker compiles is in the program's cache too.
 - Tensors are stored elsewhere, so that a process that only compiles need not read them.
 - A module counts as importable only if another process that imports its name gets the same file.
 
@@ -32,7 +32,7 @@ from tritune.errors import TrituneError
 from tritune.tuning.autotune.digest import Reads, global_reads, is_shared
 
 #: What Triton notes of a function's place in its file. The place is part of the cache key and of
-#: the debug information, so the copy says what the original says. Not all versions have them all.
+#: the debug information, so the copy has the original's. Not all versions of Triton have them all.
 _PLACE = (
     "raw_src",
     "starting_line_number",

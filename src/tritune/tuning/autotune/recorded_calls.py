@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tritune.tuning.tuner import Outcome, Progress, Settings
 
 _SUFFIX = ".call"
-#: The member that says what the others are; its "format" changes when older files cannot be read.
+#: The member that describes the others; its "format" changes when older files cannot be read.
 _METADATA = "about.json"
 _FORMAT = 2
 #: The integers that one file may hold.
@@ -185,7 +185,7 @@ def tune_recorded_calls(
 
 
 def _metadata(path: Path) -> dict[str, Any] | None:
-    """Return what a file says of itself; None, and a warning, where it is not to be used."""
+    """Return the metadata of a file; None, and mostly a warning, where it cannot be used."""
     try:
         with _opened(path) as archive:
             metadata: dict[str, Any] = json.loads(archive.read(_METADATA))
@@ -238,7 +238,7 @@ def _statistics(path: Path, nbytes: int, kind: str) -> dict[str, Any]:
     dtype = getattr(torch, kind)
     count = nbytes // dtype.itemsize
     values = torch.from_file(str(path), shared=False, size=count, dtype=dtype).double()
-    # What nobody has written yet may hold anything.
+    # Memory that was never written may hold anything.
     values = values[values.isfinite() & (values.abs() < 2.0**60)]
     mean, spread = (values.mean(), values.std(correction=0)) if len(values) else (0.0, 0.0)
     return {"dtype": kind, "nbytes": nbytes, "mean": float(mean), "spread": float(spread)}
