@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """What a run has tuned so far."""
+    """The results of a run so far."""
 
     #: The problems that it was asked for.
     asked: int

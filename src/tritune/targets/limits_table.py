@@ -1,4 +1,4 @@
-"""The table of `limits.py`: what each architecture allows and its best-known product reaches.
+"""The table of `limits.py`: the limits of each architecture, the peaks of its best-known product.
 
 Per core: warps, blocks, registers, shared memory. Per product: cores, clock, memory, cache, and
 matrix products in 10^12 operations per second, without sparsity and with sums in fp32. A product
@@ -98,7 +98,10 @@ def _nvidia(
     capability: int, product: str, *sources: str, warps: int, blocks: int, shared_kib: int,
     fmas: int, exponentials: int = 16, **of_product: Any,
 ) -> Limits:  # fmt: skip
-    """A multiprocessor has 65536 registers in four parts, 255 of them for a thread at most."""
+    """Return the limits of an NVIDIA architecture.
+
+    A multiprocessor has 65536 registers in four parts, and a thread has at most 255.
+    """
     modern = capability >= 80
     return _limits(
         Target("cuda", capability),
@@ -125,10 +128,11 @@ def _cdna(
     arch: str, product: str, *sources: str, shared_kib: int = 64, shared_granule: int = 512,
     shared_bytes: int = 128, exponentials: int = 16, **of_product: Any,
 ) -> Limits:  # fmt: skip
-    """A compute unit has four SIMDs with up to eight waves of 64 lanes each. A lane has 512
-    registers, of both kinds together (vector and accumulation), in granules of eight.
+    """Return the limits of a CDNA architecture.
 
-    It does 64 multiply-adds in a clock, or 128 in instructions for pairs, which are not counted.
+    A compute unit has four SIMDs with up to eight waves of 64 lanes each. A lane has 512
+    registers, of both kinds together (vector and accumulation), in granules of eight. A compute
+    unit does 64 multiply-adds in a clock; the 128 of instructions for pairs are not counted.
     """
     return _limits(
         Target("hip", arch),
@@ -152,7 +156,9 @@ def _cdna(
 
 
 def _rdna(arch: str, product: str, *sources: str, **of_product: Any) -> Limits:
-    """A work-group processor has four SIMDs with up to 16 waves of 32 lanes each. A SIMD has 1536
+    """Return the limits of an RDNA architecture.
+
+    A work-group processor has four SIMDs with up to 16 waves of 32 lanes each. A SIMD has 1536
     registers per lane for all its waves, in granules of 24, and a wave may have 256 of them.
     """
     return _limits(

@@ -1,4 +1,4 @@
-"""The numerical rule as assertions: the gate that the tuner sends every config through."""
+"""The numerical rule, by which the tuner verifies every config, as assertions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tritune.tuning.measure.verify import agrees, same_bits, within_rule
 def assert_within_rule(
     out: torch.Tensor, reference: torch.Tensor, plain: torch.Tensor, slack: float = 2.0
 ) -> None:
-    """Fail, with the worst element, unless a result is as exact as its dtype allows.
+    """Fail, with the worst element, unless a result is as accurate as its dtype allows.
 
-    `reference` is computed with more bits than `out` has, `plain` by plain torch in the dtype of
+    `reference` is computed in a higher precision, `plain` by plain torch in the dtype of
     `out`: max|out - reference| <= slack * max|plain - reference|, plus the rounding of the dtype.
     """
     reason = within_rule(out, reference, plain, slack)

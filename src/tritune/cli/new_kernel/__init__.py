@@ -1,4 +1,4 @@
-"""KERNEL: a Triton kernel with what it takes to tune it, to trust it, and to ship it."""
+"""KERNEL: a Triton kernel with its space, reference, tests and benchmark."""
 
 from .op import KERNEL
 

@@ -1,4 +1,4 @@
-"""The function that people call."""
+"""The function that programs call."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ from .kernel import kernel
 
 
 def KERNEL(x: torch.Tensor) -> torch.Tensor:
-    """The softmax of `x` along its last dimension."""
+    """Return the softmax of `x` along its last dimension."""
     matrix = x.reshape(-1, x.shape[-1]).contiguous()
     rows, columns = matrix.shape
     out = torch.empty_like(matrix)
