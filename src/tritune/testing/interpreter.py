@@ -14,7 +14,7 @@ import os
 import pickle
 import subprocess
 import sys
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from typing import Any
 
 import torch
@@ -75,29 +75,26 @@ class _Interpreter:
     """A process started with `TRITON_INTERPRET=1`, which serves until this one ends."""
 
     def __init__(self) -> None:
-        ours, theirs = os.pipe(), os.pipe()
-        self._requests = Connection(ours[1], readable=False)
-        self._answers = Connection(theirs[0], writable=False)
+        self._pipe, theirs = Pipe()
         environment = {
             **os.environ,
             "TRITON_INTERPRET": "1",
             "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
         }
-        pipes = (ours[0], theirs[1])
-        command = [sys.executable, "-m", "tritune.testing.interpreting", *map(str, pipes)]
-        self._process = subprocess.Popen(command, env=environment, pass_fds=pipes)
-        for pipe in pipes:
-            os.close(pipe)
+        file = theirs.fileno()
+        command = [sys.executable, "-m", "tritune.testing.interpreting", str(file)]
+        self._process = subprocess.Popen(command, env=environment, pass_fds=[file])
+        theirs.close()
 
     def run(self, request: Any) -> Any:
         # Plain pickle: multiprocessing's own would move torch storages into shared memory.
-        self._requests.send_bytes(pickle.dumps(request))
-        if not self._answers.poll(ANSWER_SECONDS):
+        self._pipe.send_bytes(pickle.dumps(request))
+        if not self._pipe.poll(ANSWER_SECONDS):
             raise InterpreterError(f"the interpreter did not finish {request[0]['name']}")
-        return pickle.loads(self._answers.recv_bytes())
+        return pickle.loads(self._pipe.recv_bytes())
 
     def close(self) -> None:
-        self._requests.close()
+        self._pipe.close()
         self._process.wait(timeout=10)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -19,18 +20,15 @@ from triton.runtime.autotuner import Autotuner
 from tritune.testing.launch import launch
 
 
-def main(requests_fd: int, answers_fd: int) -> None:
+def main(file: int) -> None:
+    """Answer the requests that come through a pipe."""
     warnings.simplefilter("ignore")
     # Wrap-around, NaN and infinities are what tests are about.
     numpy.seterr(all="ignore")
-    requests = Connection(requests_fd, writable=False)
-    answers = Connection(answers_fd, readable=False)
-    while True:
-        try:
-            request = requests.recv_bytes()
-        except EOFError:
-            return
-        answers.send_bytes(pickle.dumps(_answer(request)))
+    pipe = Connection(file)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send_bytes(pickle.dumps(_answer(pipe.recv_bytes())))
 
 
 def _answer(request: bytes) -> tuple[str, Any]:
@@ -63,4 +61,4 @@ def _module(name: str, file: str | None) -> ModuleType:
 
 
 if __name__ == "__main__":
-    main(*(int(each) for each in sys.argv[1:3]))
+    main(int(sys.argv[1]))
