@@ -226,7 +226,7 @@ def compare_with_default(
     target, found, sources = detect(DEVICE).target, [], Counter[str]()
     for op, problem in drawn_problems(count, seed, most_flops=FLOPS[1]):
         kernel = WORKLOADS[op].kernel
-        answer = source.knowledge(kernel, detect(DEVICE)).answer(problem)
+        answer = source.kernel_policy(kernel, detect(DEVICE)).answer(problem)
         default = kernel.default(problem, target.family, target.arch)
         same = answer.config == default
         sources[f"{answer.source}, the default's config" if same else answer.source] += 1

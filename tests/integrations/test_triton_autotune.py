@@ -17,7 +17,7 @@ from triton.runtime.autotuner import Autotuner
 from tritune.errors import TrituneError
 from tritune.integrations import triton_autotune
 from tritune.policy import mode
-from tritune.policy.modes import Setting
+from tritune.policy.modes import Mode
 from tritune.policy.process import POLICY
 from tritune.policy.sources import PolicyWarning
 from tritune.store import Store
@@ -333,7 +333,7 @@ def test_what_nobody_foresaw_is_tritons_affair(store, monkeypatch):
 
 
 def test_a_mistaken_mode_is_an_error_and_no_reason_to_tune(store, monkeypatch):
-    monkeypatch.setattr(POLICY, "_setting", Setting("pinned", "nowhere.json"))
+    monkeypatch.setattr(POLICY, "_mode", Mode("pinned", "nowhere.json"))
     with pytest.raises(TrituneError, match="nowhere"):
         check_scaled(triton.autotune(blocks(32, 64), key=["n"])(scale))
 

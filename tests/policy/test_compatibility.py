@@ -18,7 +18,7 @@ from tritune.cpu import features
 from tritune.kernels.identity import code_digest, compiler_identity, identity, released_code
 from tritune.pack.file import Pack
 from tritune.policy.pinned import PinnedSource
-from tritune.policy.sources import Source, StoreSource
+from tritune.policy.sources import PolicySource, StoreSource
 from tritune.targets.device import Device
 from tritune.targets.target import Target
 from tritune.workloads.catalog import WORKLOADS
@@ -53,14 +53,16 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def answers(source: Source, device: Device, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def answers(
+    source: PolicySource, device: Device, asked: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     found = []
     for each in asked:
         kernel = KERNELS[each["kernel"]]
         names = [field.name for field in dataclasses.fields(kernel.problem)]
         problem = kernel.problem(**{name: each["problem"][name] for name in names})
         assert problem.fields() == each["problem"]
-        answer = source.knowledge(kernel, device).answer(problem)
+        answer = source.kernel_policy(kernel, device).answer(problem)
         found.append({**each, "source": answer.source, "config": answer.config.to_json()})
     return found
 

@@ -12,7 +12,7 @@ from tritune.kernels.kernel import Kernel, Problem
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import mode, modes
 from tritune.policy import policy as policy_module
-from tritune.policy.modes import ModeError, Setting
+from tritune.policy.modes import Mode, ModeError
 from tritune.policy.policy import Policy
 from tritune.policy.sources import PolicyWarning
 from tritune.workloads.tuning import tune_unseen
@@ -40,7 +40,7 @@ def test_the_environment_says_how_a_process_begins(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITUNE_MODE", name)
-    assert Policy().setting.mode == name
+    assert Policy().mode.name == name
 
 
 def test_a_mistyped_variable_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ class Tuner:
 
 def test_tune_mode_tunes_a_problem_when_it_is_first_met(store_path: Path) -> None:
     tuner = Tuner(store_path)
-    policy = Policy(Setting("tune"), tuner)
+    policy = Policy(Mode("tune"), tuner)
     for _ in range(3):
         assert policy.config_for(KERNEL, problem(), CPU) == config(2, 512).as_kwargs()
     # What was learned from the first problem does not keep the second from being tuned.
@@ -92,14 +92,14 @@ def test_tune_mode_tunes_a_problem_when_it_is_first_met(store_path: Path) -> Non
 def test_tune_mode_does_not_repeat_what_the_store_knows(store_path: Path) -> None:
     put(store_path, {problem(): {config(4, 128): 1.0}})
     tuner = Tuner(store_path)
-    answer = Policy(Setting("tune"), tuner).config_for(KERNEL, problem(), CPU)
+    answer = Policy(Mode("tune"), tuner).config_for(KERNEL, problem(), CPU)
     assert answer == config(4, 128).as_kwargs()
     assert tuner.asked == []
 
 
 def test_no_other_mode_tunes(store_path: Path) -> None:
     tuner = Tuner(store_path)
-    Policy(Setting("default"), tuner).config_for(KERNEL, problem(), CPU)
+    Policy(Mode("default"), tuner).config_for(KERNEL, problem(), CPU)
     assert tuner.asked == []
 
 
@@ -107,7 +107,7 @@ def test_a_tuner_that_fails_costs_a_warning_and_no_call() -> None:
     def broken(*_: object) -> None:
         raise OSError("no space left")
 
-    policy = Policy(Setting("tune"), broken)
+    policy = Policy(Mode("tune"), broken)
     with pytest.warns(PolicyWarning, match=r"could not be tuned.*no space left"):
         assert policy.config_for(KERNEL, problem(), CPU)
 
@@ -116,7 +116,7 @@ def test_under_graph_capture_nothing_is_tuned_and_later_calls_make_up_for_it(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuner = Tuner(store_path)
-    policy = Policy(Setting("tune"), tuner)
+    policy = Policy(Mode("tune"), tuner)
     with monkeypatch.context() as capture:
         capture.setattr(policy_module, "capturing", lambda device: True)
         captured = [policy.config_for(KERNEL, problem(), CPU) for _ in range(2)]

@@ -16,7 +16,7 @@ from tests.policy.stored import CPU, config, many_problems, problem, put
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import config_for, mode, verify_agreement
 from tritune.policy.agreement import DisagreementError, disagreements
-from tritune.policy.modes import Setting
+from tritune.policy.modes import Mode
 from tritune.policy.pinned import PinnedSource
 from tritune.policy.policy import Policy
 from tritune.policy.sources import PolicyWarning
@@ -95,7 +95,7 @@ def test_serve_mode_warms_up_from_the_file_if_there_is_one(
 
 def test_a_file_is_obeyed_with_a_warning_when_the_code_has_changed(tmp_path: Path) -> None:
     path = export(tmp_path, {problem(): {config(2, 512): 1.0}}, identity="before the review")
-    policy = Policy(Setting("pinned", str(path)))
+    policy = Policy(Mode("pinned", str(path)))
     with pytest.warns(PolicyWarning, match="has changed since this file was written"):
         assert policy.config_for(KERNEL, problem(), CPU) == config(2, 512).as_kwargs()
 
@@ -116,7 +116,7 @@ def test_a_device_with_another_driver_is_answered_for_and_another_device_is_not(
             for w in file.winners
         ]
         WinnersFile.of(winners, {other.fingerprint: other}).write(path)
-        policy = Policy(Setting("pinned", str(path)))
+        policy = Policy(Mode("pinned", str(path)))
         with pytest.warns(PolicyWarning, match=warning):
             assert policy.answer_for(KERNEL, problem(), CPU).source == expected
 

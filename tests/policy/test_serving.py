@@ -16,7 +16,7 @@ import tritune
 from tests.policy.stored import CPU, config, default_of, problem, put
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import answer_for, config_for, forced, mode, refresh, warm
-from tritune.policy.modes import Setting
+from tritune.policy.modes import Mode
 from tritune.policy.policy import Policy
 from tritune.policy.serving import NotWarmedError
 from tritune.policy.sources import PolicyWarning
@@ -78,7 +78,7 @@ def test_an_unwarmed_problem_uses_what_the_nearest_warmed_one_does(
             problem(128): {config(1, 128): 1.0},
         },
     )
-    policy.enter(Setting("serve"))
+    policy.enter(Mode("serve"))
     try:
         with warm():
             for rows in (64, 4096):
@@ -88,7 +88,7 @@ def test_an_unwarmed_problem_uses_what_the_nearest_warmed_one_does(
         # It has a winner of its own, but that was not compiled.
         assert (answer.config, answer.source) == (config(2, 512), "warmed")
     finally:
-        policy.enter(Setting())
+        policy.enter(Mode())
     assert policy.answer_for(KERNEL, problem(128), CPU).config == config(1, 128)
 
 
@@ -97,7 +97,7 @@ def test_an_unwarmed_problem_runs_with_its_default_if_that_was_warmed(
 ) -> None:
     own = default_of(problem(128))
     put(store_path, {problem(64): {config(2, 512): 1.0}, problem(4096): {own: 1.0}})
-    policy.enter(Setting("serve"))
+    policy.enter(Mode("serve"))
     try:
         with warm():
             for rows in (64, 4096):
@@ -105,7 +105,7 @@ def test_an_unwarmed_problem_runs_with_its_default_if_that_was_warmed(
         answer = policy.answer_for(KERNEL, problem(128), CPU)
         assert (answer.config, answer.source) == (own, "warmed")
     finally:
-        policy.enter(Setting())
+        policy.enter(Mode())
 
 
 def test_what_was_called_before_serving_is_warm(store_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.policy.conftest import store_path as store_path
 from tests.policy.stored import CPU, config, problem
 from tritune.kernels.rms_norm import KERNEL
 from tritune.policy import policy as policy_module
-from tritune.policy.modes import Setting
+from tritune.policy.modes import Mode
 from tritune.policy.policy import Policy
 from tritune.policy.sources import PolicyWarning
 from tritune.store import Store
@@ -60,9 +60,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Policy]:
     """A policy in background mode whose thread never wakes: the tests say when it looks."""
     monkeypatch.setenv("TRITUNE_BACKGROUND_SECONDS", "1000000")
     policy = Policy()
-    policy.enter(Setting("background"))
+    policy.enter(Mode("background"))
     yield policy
-    policy.enter(Setting())
+    policy.enter(Mode())
 
 
 def looks(policy: Policy) -> background.Background:
@@ -118,7 +118,7 @@ def test_a_tuner_that_found_the_device_taken_is_started_again_without_a_word(
 def test_counts_are_written_down_when_the_mode_ends(watched: Policy, store_path: Path) -> None:
     for rows in (64, 64, 8):
         watched.config_for(KERNEL, problem(rows), CPU)
-    watched.enter(Setting())
+    watched.enter(Mode())
     watched.config_for(KERNEL, problem(64), CPU)
     with Store(store_path) as store:
         met = store.met_problems()
@@ -137,7 +137,7 @@ def test_forced_and_captured_calls_are_not_counted(
     with monkeypatch.context() as capture:
         capture.setattr(policy_module, "capturing", lambda device: True)
         watched.config_for(KERNEL, problem(64), CPU)
-    watched.enter(Setting())
+    watched.enter(Mode())
     assert not store_path.exists()
 
 
@@ -145,7 +145,7 @@ def test_a_store_that_cannot_be_written_costs_a_warning(watched: Policy, store_p
     watched.config_for(KERNEL, problem(64), CPU)
     store_path.mkdir()
     with pytest.warns(PolicyWarning, match="could not be recorded"):
-        watched.enter(Setting())
+        watched.enter(Mode())
 
 
 def test_one_process_at_a_time_tunes_for_a_store(store_path: Path) -> None:

@@ -17,7 +17,7 @@ class DisagreementError(TrituneError):
 def statement(policy: Policy) -> dict[str, Any]:
     """What a rank does, as plain data: its mode, its file, and the answers it has given."""
     return {
-        "mode": policy.setting.mode,
+        "mode": policy.mode.name,
         "pinned": policy.source.digest(),
         "answers": {
             f"{kernel.name} {problem_text(problem.fields())}": answer.config.to_json()

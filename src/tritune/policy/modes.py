@@ -8,7 +8,7 @@ from typing import Any
 
 from tritune import env
 from tritune.errors import TrituneError
-from tritune.policy.sources import Source, StoreSource
+from tritune.policy.sources import PolicySource, StoreSource
 
 
 class ModeError(TrituneError):
@@ -16,47 +16,47 @@ class ModeError(TrituneError):
 
 
 @dataclass(frozen=True)
-class Setting:
+class Mode:
     """A mode, and the reviewed file that it answers from, if any."""
 
-    mode: str = "default"
+    name: str = "default"
     pinned: str | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in env.MODES:
-            raise ModeError(f"mode {self.mode!r}, allowed: {', '.join(env.MODES)}")
-        if self.mode == "pinned" and self.pinned is None:
+        if self.name not in env.MODES:
+            raise ModeError(f"mode {self.name!r}, allowed: {', '.join(env.MODES)}")
+        if self.name == "pinned" and self.pinned is None:
             raise ModeError(
                 "mode 'pinned' needs the reviewed file: give its path as pinned=..., or in "
                 f"{env.PINNED.name}; `tritune db export --winners -o FILE` writes one"
             )
-        if self.mode not in ("pinned", "serve") and self.pinned is not None:
-            raise ModeError(f"mode {self.mode!r} reads no reviewed file: pinned and serve do")
+        if self.name not in ("pinned", "serve") and self.pinned is not None:
+            raise ModeError(f"mode {self.name!r} reads no reviewed file: pinned and serve do")
 
 
-def setting_of(mode: str, pinned: str | os.PathLike[str] | None = None) -> Setting:
+def mode_named(name: str, pinned: str | os.PathLike[str] | None = None) -> Mode:
     """Return the mode that was asked for; the file is TRITUNE_PINNED where none is given."""
     path = None if pinned is None else os.fspath(pinned)
-    if path is None and mode in ("pinned", "serve"):
+    if path is None and name in ("pinned", "serve"):
         path = env.PINNED.read()
-    return Setting(mode, path)
+    return Mode(name, path)
 
 
-def from_environment() -> Setting:
+def from_environment() -> Mode:
     """Return the mode that TRITUNE_MODE and TRITUNE_PINNED ask for."""
     try:
-        return setting_of(env.MODE.read() or "default")
+        return mode_named(env.MODE.read() or "default")
     except ValueError as error:
         raise ModeError(str(error)) from None
 
 
-def source_of(setting: Setting) -> Source:
+def source_of(mode: Mode) -> PolicySource:
     """Return the source of a mode's answers."""
-    if setting.pinned is None:
+    if mode.pinned is None:
         return StoreSource()
     from tritune.policy.pinned import PinnedSource
 
-    return PinnedSource(setting.pinned)
+    return PinnedSource(mode.pinned)
 
 
 def hook(name: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
-from tritune.policy.knowledge import Knowledge
+from tritune.policy.kernel_policy import KernelPolicy
 from tritune.policy.sources import warn_once
 from tritune.store.winners_file import WinnersFile
 from tritune.targets.device import Device
@@ -39,7 +39,7 @@ class PinnedSource:
     def reopen(self) -> None:
         """A pinned file is read once: what is written to it later changes nothing here."""
 
-    def knowledge(self, kernel: Kernel, device: Device) -> Knowledge:
+    def kernel_policy(self, kernel: Kernel, device: Device) -> KernelPolicy:
         entry = self._entry_for(kernel.name, device)
         winners = [
             w for w in self.file.winners if w.task.kernel == kernel.name and w.task.device == entry
@@ -51,7 +51,7 @@ class PinnedSource:
                 "written; its configs are used all the same. Tune and export again to be sure"
             )
         exact = {winner.task.problem: winner.config for winner in winners}
-        return Knowledge(kernel, device.target, exact.get, lambda: None)
+        return KernelPolicy(kernel, device.target, exact.get, lambda: None)
 
     def _entry_for(self, kernel: str, device: Device) -> str | None:
         """Whose winners to use: this device's, else those of one with the same name and target."""

@@ -18,12 +18,12 @@ import torch
 
 from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy import modes
-from tritune.policy.knowledge import Answer, Knowledge, is_valid
-from tritune.policy.modes import Setting
+from tritune.policy.kernel_policy import ChosenConfig, KernelPolicy, is_valid
+from tritune.policy.modes import Mode
 from tritune.policy.nearest import nearest_configs, same_kind
 from tritune.policy.recorder import DispatchKey, Recorder
 from tritune.policy.serving import CompileGuard, NotWarmedError, warming
-from tritune.policy.sources import Source, StoreSource, warn_once
+from tritune.policy.sources import PolicySource, StoreSource, warn_once
 from tritune.space import Config
 from tritune.store.records import problem_text
 from tritune.targets.device import detect, target_of
@@ -40,15 +40,15 @@ _forced: ContextVar[Mapping[Kernel, Mapping[str, Any]] | None] = ContextVar(
 class Policy:
     """Answers for one process. Tests may have several; the ops use the one in `tritune.policy`."""
 
-    def __init__(self, setting: Setting | None = None, tuner: Tuner | None = None) -> None:
+    def __init__(self, mode: Mode | None = None, tuner: Tuner | None = None) -> None:
         self._answers: dict[DispatchKey, Mapping[str, Any]] = {}
         #: Whether a call has to do more than look: something is forced, or problems are counted.
         self._detour = False
-        self._given: dict[DispatchKey, Answer] = {}
-        self._known: dict[tuple[Kernel, torch.device], Knowledge] = {}
-        self._setting = setting
+        self._given: dict[DispatchKey, ChosenConfig] = {}
+        self._known: dict[tuple[Kernel, torch.device], KernelPolicy] = {}
+        self._mode = mode
         self._entered = False
-        self._source: Source = StoreSource()
+        self._source: PolicySource = StoreSource()
         self._tuner = tuner
         self._recorder: Recorder | None = None
         self._background: Any = None  # of workloads/background.py
@@ -78,14 +78,14 @@ class Policy:
         """Whether calls find the same answers as when these were given out."""
         return answers is self._answers and not self._detour
 
-    def answer_for(self, kernel: Kernel, problem: Problem, device: torch.device) -> Answer:
+    def answer_for(self, kernel: Kernel, problem: Problem, device: torch.device) -> ChosenConfig:
         """The config for a problem and where it comes from, as the next call would find it."""
         key = (kernel, problem, device)
         with self._lock:
             self._first_call(key)
             return self._given.get(key) or self._answer(key)[0]
 
-    def given(self) -> dict[DispatchKey, Answer]:
+    def given(self) -> dict[DispatchKey, ChosenConfig]:
         """Every answer that is in use."""
         return dict(self._given)
 
@@ -101,31 +101,31 @@ class Policy:
             _forced.reset(token)
 
     @property
-    def setting(self) -> Setting:
+    def mode(self) -> Mode:
         """The mode and its file; from the environment, until somebody says otherwise."""
         with self._lock:
-            if self._setting is None:
-                self._setting = modes.from_environment()
-            return self._setting
+            if self._mode is None:
+                self._mode = modes.from_environment()
+            return self._mode
 
     @property
-    def source(self) -> Source:
+    def source(self) -> PolicySource:
         """Where answers come from."""
         return self._source
 
-    def enter(self, setting: Setting) -> Setting:
+    def enter(self, mode: Mode) -> Mode:
         """Change the mode; what it was before."""
         with self._lock:
-            before = self.setting
-            if self._entered and before == setting:
+            before = self.mode
+            if self._entered and before == mode:
                 return before
-            source = modes.source_of(setting)
+            source = modes.source_of(mode)
             # What was answered so far is what serving may use: its code is there.
-            kept = self._entered and setting.mode == "serve" and source == self._source
+            kept = self._entered and mode.name == "serve" and source == self._source
             self._leave()
             if not kept:
                 self._known, self._given, self._answers = {}, {}, {}
-            self._begin(setting, source)
+            self._begin(mode, source)
             return before
 
     def refresh(self) -> int:
@@ -134,12 +134,12 @@ class Policy:
         Where answers must not change, in the modes serve and pinned, this does nothing.
         """
         with self._lock:
-            if not self._entered or self.setting.mode in ("serve", "pinned"):
+            if not self._entered or self.mode.name in ("serve", "pinned"):
                 return 0
             before = self._given
             self._known = {}
             self._source.reopen()
-            given = {key: self._knowledge(key[0], key[2]).answer(key[1]) for key in before}
+            given = {key: self._kernel_policy(key[0], key[2]).answer(key[1]) for key in before}
             changed = [key for key in given if given[key].config != before[key].config]
             new = {key: given[key].config.as_kwargs() for key in changed}
             self._given, self._answers = given, {**self._answers, **new}
@@ -167,7 +167,7 @@ class Policy:
     def _first_call(self, key: DispatchKey) -> Mapping[str, Any]:
         with self._lock:
             if not self._entered:
-                self._begin(self.setting, modes.source_of(self.setting))
+                self._begin(self.mode, modes.source_of(self.mode))
             known = self._answers.get(key)
             if known is not None:
                 return known
@@ -179,21 +179,21 @@ class Policy:
                 self._answers[key] = kwargs
             return kwargs
 
-    def _answer(self, key: DispatchKey) -> tuple[Answer, bool]:
+    def _answer(self, key: DispatchKey) -> tuple[ChosenConfig, bool]:
         """The answer, and whether it stands."""
         kernel, problem, device = key
-        mode = self.setting.mode
-        if mode == "serve" and not warming():
+        name = self.mode.name
+        if name == "serve" and not warming():
             return self._warmed_answer(key), True
-        answer = self._knowledge(kernel, device).answer(problem)
-        if mode != "tune" or answer.source == "exact":
+        answer = self._kernel_policy(kernel, device).answer(problem)
+        if name != "tune" or answer.source == "exact":
             return answer, True
         if capturing(device):
             return answer, False
         self._tune(key)
-        return self._knowledge(kernel, device).answer(problem), True
+        return self._kernel_policy(kernel, device).answer(problem), True
 
-    def _warmed_answer(self, key: DispatchKey) -> Answer:
+    def _warmed_answer(self, key: DispatchKey) -> ChosenConfig:
         """Choose among the configs that problems of the same kind were warmed with, whose code is
         there: the default if it is one of them, else that of the nearest problem.
         """
@@ -208,14 +208,14 @@ class Policy:
         target = target_of(device)
         default = kernel.default(problem, target.family, target.arch)
         if any(config == default for _, config in alike):
-            return Answer(default, "warmed")
+            return ChosenConfig(default, "warmed")
         for config in nearest_configs(alike, fields):
             if is_valid(kernel, target, config, fields):
                 warn_once(
                     f"{kernel.name} was not warmed for all problems that are served: those run "
                     "with the config of the nearest one that was, which may be much slower"
                 )
-                return Answer(config, "warmed")
+                return ChosenConfig(config, "warmed")
         raise NotWarmedError(kernel.name, f"nothing like the problem {problem_text(fields)}")
 
     def _tune(self, key: DispatchKey) -> None:
@@ -232,21 +232,21 @@ class Policy:
         self._known.pop((kernel, device), None)
         self._source.reopen()
 
-    def _knowledge(self, kernel: Kernel, device: torch.device) -> Knowledge:
+    def _kernel_policy(self, kernel: Kernel, device: torch.device) -> KernelPolicy:
         known = self._known.get((kernel, device))
         if known is None:
-            known = self._source.knowledge(kernel, detect(device))
+            known = self._source.kernel_policy(kernel, detect(device))
             self._known[kernel, device] = known
         return known
 
-    def _begin(self, setting: Setting, source: Source) -> None:
+    def _begin(self, mode: Mode, source: PolicySource) -> None:
         """Take up a mode, and start what it needs beside answers."""
-        self._setting, self._source, self._entered = setting, source, True
-        if setting.mode == "serve":
+        self._mode, self._source, self._entered = mode, source, True
+        if mode.name == "serve":
             self._guard.install()
-        elif setting.mode in ("background", "record"):
+        elif mode.name in ("background", "record"):
             self._recorder = Recorder()
-            tunes = setting.mode == "background"
+            tunes = mode.name == "background"
             background = modes.hook("background")
             self._background = background(self.refresh, self._recorder.take, tunes)
             self._background.start()

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, overload
 
 from tritune.policy import agreement
-from tritune.policy.modes import Setting, setting_of
+from tritune.policy.modes import Mode, mode_named
 from tritune.policy.policy import Policy
 
 POLICY = Policy()
@@ -19,17 +19,17 @@ refresh = POLICY.refresh
 forget = POLICY.forget
 
 
-class Entered:
+class ModeContext:
     """A mode that was entered; as a context manager it goes back to the one before."""
 
-    def __init__(self, mode: str, before: Setting) -> None:
+    def __init__(self, mode: str, before: Mode) -> None:
         self.mode = mode
         self._before = before
 
     def __repr__(self) -> str:
         return f"<tritune mode {self.mode!r}>"
 
-    def __enter__(self) -> Entered:
+    def __enter__(self) -> ModeContext:
         return self
 
     def __exit__(
@@ -44,8 +44,10 @@ class Entered:
 @overload
 def mode() -> str: ...
 @overload
-def mode(name: str, *, pinned: str | os.PathLike[str] | None = None) -> Entered: ...
-def mode(name: str | None = None, *, pinned: str | os.PathLike[str] | None = None) -> str | Entered:
+def mode(name: str, *, pinned: str | os.PathLike[str] | None = None) -> ModeContext: ...
+def mode(
+    name: str | None = None, *, pinned: str | os.PathLike[str] | None = None
+) -> str | ModeContext:
     """Say how this process chooses configs, for good or for a `with` block; or ask how it does.
 
     "default": from the store; what is unknown runs with a learned or default config.
@@ -59,8 +61,8 @@ def mode(name: str | None = None, *, pinned: str | os.PathLike[str] | None = Non
     TRITUNE_MODE says how a process begins. A mode holds for the whole process.
     """
     if name is None:
-        return POLICY.setting.mode
-    return Entered(name, POLICY.enter(setting_of(name, pinned)))
+        return POLICY.mode.name
+    return ModeContext(name, POLICY.enter(mode_named(name, pinned)))
 
 
 def verify_agreement(group: Any = None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tritune.errors import TrituneError
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
-from tritune.policy.knowledge import Knowledge, Learned
+from tritune.policy.kernel_policy import KernelPolicy, Learned
 from tritune.space import Config
 from tritune.store.errors import MissingStoreError
 from tritune.store.records import Task
@@ -34,8 +34,8 @@ def warn_once(message: str) -> None:
         warnings.warn(message, PolicyWarning, stacklevel=2)
 
 
-class Source(Protocol):
-    def knowledge(self, kernel: Kernel, device: Device) -> Knowledge:
+class PolicySource(Protocol):
+    def kernel_policy(self, kernel: Kernel, device: Device) -> KernelPolicy:
         """What is known of a kernel on a device; reads nothing before it is asked a question."""
 
     def reopen(self) -> None:
@@ -68,7 +68,7 @@ class StoreSource:
     def digest(self) -> None:
         return None
 
-    def knowledge(self, kernel: Kernel, device: Device) -> Knowledge:
+    def kernel_policy(self, kernel: Kernel, device: Device) -> KernelPolicy:
         version, fingerprint = identity(kernel, device.target), device.fingerprint
 
         def exact(problem: str) -> Config | None:
@@ -78,7 +78,7 @@ class StoreSource:
         def learned() -> Learned | None:
             return self._learned(kernel.name, version, fingerprint)
 
-        return Knowledge(kernel, device.target, exact, learned)
+        return KernelPolicy(kernel, device.target, exact, learned)
 
     def _winner(self, task: Task) -> Config | None:
         store = self._opened()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel
-from tritune.policy.knowledge import is_valid
+from tritune.policy.kernel_policy import is_valid
 from tritune.policy.learning import measured, saved
 from tritune.policy.learning.learned import LearnedPolicy, fit
 from tritune.targets.device import Device

@@ -19,7 +19,7 @@ import torch
 from tritune.errors import TrituneError
 from tritune.kernels.identity import identity
 from tritune.kernels.kernel import Kernel, Problem
-from tritune.policy.sources import Source, StoreSource, warn_once
+from tritune.policy.sources import PolicySource, StoreSource, warn_once
 from tritune.space import Config, Space
 from tritune.store import Store
 from tritune.store.records import Samples, Task, Trial, problem_text
@@ -104,12 +104,12 @@ def stored_result(task: CallTask, store: Store) -> TuningResult | None:
     return None if winner is None else TuningResult(winner, trials)
 
 
-def config_without_tuning(task: CallTask, source: Source | None = None) -> Config:
+def config_without_tuning(task: CallTask, source: PolicySource | None = None) -> Config:
     """Return the winner for this very problem, else the default: what won for another may be far
     worse.
     """
-    knowledge = (source or StoreSource()).knowledge(task.kernel, detect(task.device))
-    exact = knowledge.exact(problem_text(task.fields))
+    policy = (source or StoreSource()).kernel_policy(task.kernel, detect(task.device))
+    exact = policy.exact(problem_text(task.fields))
     return (
         exact if exact is not None and exact in task.candidates.points else task.candidates.default
     )

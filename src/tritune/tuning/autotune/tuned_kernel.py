@@ -166,7 +166,7 @@ class TunedKernel:
         candidates = task.candidates
         if candidates.points.size() == 1:
             return self._settle(call, candidates.triton_config(candidates.default))
-        mode, source = _mode(), source_of(POLICY.setting)
+        mode, source = _mode(), source_of(POLICY.mode)
         if capturing(task.device):
             # It holds for the graph that is captured; afterwards there may be time to tune.
             return candidates.triton_config(config_without_tuning(task, source))
@@ -380,7 +380,7 @@ class TunedKernel:
 
 def _mode() -> str:
     """Return the mode of this process; `tritune run --serve` forbids tuning, not compiling."""
-    mode = POLICY.setting.mode
+    mode = POLICY.mode.name
     return "serve" if mode != "record" and env.AUTOTUNE.read() == "serve" else mode
 
 

@@ -15,7 +15,7 @@ from tritune.targets.target import Target
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChosenConfig:
     """A config, and where it comes from.
 
     "exact": it won for this very problem. "learned": it beat the default for problems on both
@@ -35,7 +35,7 @@ class Learned(Protocol):
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class KernelPolicy:
     """Both questions are asked once per problem at most: they may read files."""
 
     kernel: Kernel
@@ -45,15 +45,17 @@ class Knowledge:
     #: Asked only where there is no winner.
     learned: Callable[[], Learned | None]
 
-    def answer(self, problem: Problem) -> Answer:
+    def answer(self, problem: Problem) -> ChosenConfig:
         fields = problem.fields()
         exact = self.exact(problem_text(fields))
         if exact is not None and self.valid(exact, fields):
-            return Answer(exact, "exact")
+            return ChosenConfig(exact, "exact")
         default = self.kernel.default(problem, self.target.family, self.target.arch)
         learned = self.learned()
         config = None if learned is None else learned.answer(fields, default, self.valid)
-        return Answer(default, "default") if config is None else Answer(config, "learned")
+        return (
+            ChosenConfig(default, "default") if config is None else ChosenConfig(config, "learned")
+        )
 
     def valid(self, config: Config, fields: Fields) -> bool:
         return is_valid(self.kernel, self.target, config, fields)
