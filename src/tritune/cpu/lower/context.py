@@ -32,8 +32,10 @@ class Buffer:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def viewed(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Buffer:
-        return Buffer(self.memory, self.elem, shape, strides)
+    @property
+    def is_row_major(self) -> bool:
+        dims = zip(self.shape, self.strides, row_major(self.shape), strict=True)
+        return all(n == 1 or stride == dense for n, stride, dense in dims)
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,6 @@ class Program:
     counts: tuple[ll.Value, ll.Value, ll.Value]
     status: ll.Value
 
-    @property
-    def as_args(self) -> list[ll.Value]:
-        return [*self.ids, *self.counts, self.status]
-
 
 @dataclass(eq=False)
 class Kernel:
@@ -90,21 +88,23 @@ class Kernel:
 
     @property
     def vector_bits(self) -> int:
-        """The bits of the vectors in generated code; they may be more than a register has."""
+        """Return the bits of the vectors in generated code, which may be wider than registers."""
         return int(self.options.vector_bits or self.cpu.vector_bits)
 
     @property
     def many_registers(self) -> bool:
-        """Whether there are 32 vector registers, not 16."""
+        """Return whether there are 32 vector registers, not 16."""
         return self.cpu.vector_bits >= 512 or "aarch64" in self.cpu.triple
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether pairs of bf16 are multiplied by an instruction for vectors of a register."""
+        """Return whether an instruction multiplies pairs of bf16 in vectors of this width."""
         return self.cpu.multiplies_bf16 and self.vector_bits <= self.cpu.vector_bits
 
 
 class Context:
+    """The state of one function's lowering."""
+
     def __init__(self, kernel: Kernel, e: Emitter, usage: Usage, program: Program) -> None:
         self.kernel = kernel
         self.e = e
@@ -132,13 +132,9 @@ class Context:
     def b(self) -> ll.IRBuilder:
         return self.e.b
 
-    @property
-    def lanes32(self) -> int:
-        """The lanes of 32 bits in a vector register."""
-        return self.kernel.vector_bits // 32
-
     def lanes(self, elem_bits: int = 32) -> int:
-        return max(1, self.lanes32 * 32 // max(32, elem_bits))
+        """Return the number of lanes in a vector; narrow elements have lanes of 32 bits."""
+        return max(1, self.kernel.vector_bits // max(32, elem_bits))
 
     @staticmethod
     def lane_bits(kind: ir.Type) -> int:

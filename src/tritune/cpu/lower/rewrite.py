@@ -126,22 +126,18 @@ def split_inductions(region: ir.Region, function: ir.Function) -> None:
         for op in list(block.ops):
             for inner in op.regions:
                 split_inductions(inner, function)
-            if op.name == "scf.for":
-                for index in reversed(range(len(op.results))):
-                    _split(function, block, op, index)
+            for index in reversed(range(len(op.results) if op.name == "scf.for" else 0)):
+                body = op.regions[0].blocks[0]
+                kind = body.args[1 + index].type
+                if kind.rank and (kind.is_int or kind.is_ptr) and kind.elem != "i1":
+                    offsets = _offsets(op, body, index)
+                    if offsets:
+                        _carry_scalars(function, block, op, index, offsets)
 
 
-def _split(function: ir.Function, block: ir.Block, loop: ir.Op, index: int) -> None:
-    body = loop.regions[0].blocks[0]
-    arg = body.args[1 + index]
-    if arg.type.rank and (arg.type.is_int or arg.type.is_ptr) and arg.type.elem != "i1":
-        offsets = _offsets(loop, body, arg, body.ops[-1].operands[index])
-        if offsets:
-            _carry_scalars(function, block, loop, index, offsets)
-
-
-def _offsets(loop: ir.Op, body: ir.Block, arg: ir.Value, value: ir.Value) -> list[ir.Value] | None:
-    """Return what an iteration adds to `arg` to get `value`, or None if it does anything else."""
+def _offsets(loop: ir.Op, body: ir.Block, index: int) -> list[ir.Value] | None:
+    """Return what an iteration adds to a loop variable, or None if it does anything else."""
+    arg, value = body.args[1 + index], body.ops[-1].operands[index]
     inside = {v for op in walk(loop.regions[0]) for v in op.results} | set(body.args)
     found = []
     while value is not arg:

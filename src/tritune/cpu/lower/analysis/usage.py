@@ -80,7 +80,7 @@ class Usage:
 
     @cached_property
     def writing_regions(self) -> set[ir.Op]:
-        """The operations with regions that write memory somewhere inside."""
+        """Return the operations with regions that write memory somewhere inside."""
         inner = {op: [i.name for r in op.regions for i in walk(r)] for op in self.number}
         return {op for op, names in inner.items() if not WRITES.isdisjoint(names)}
 

@@ -133,14 +133,10 @@ class FunctionLowering:
                 nests.materialise(ctx, result, op)
                 self._depth[result] = 0
         if op.name == "arith.constant" and isinstance(op.attrs["value"], list):
-            self._constant_table(op)
-
-    def _constant_table(self, op: ir.Op) -> None:
-        ctx, result = self.ctx, op.result
-        kind = scalar_type(result.type.elem) if result.type.elem != "i1" else ll.IntType(8)
-        place = global_constant(ctx.kernel.module, "table", kind, list(op.attrs["value"]))
-        shape = result.type.shape
-        ctx.set(result, Buffer(place, result.type.elem, shape, row_major(shape)))
+            elem, shape = op.result.type.elem, op.result.type.shape
+            values = list(op.attrs["value"])
+            place = global_constant(ctx.kernel.module, "table", memory_type(elem), values)
+            ctx.set(op.result, Buffer(place, elem, shape, row_major(shape)))
 
     def _scalar(self, op: ir.Op) -> None:
         ctx, name = self.ctx, op.name
@@ -164,15 +160,14 @@ class FunctionLowering:
         """Show a tensor's row-major buffer in another shape."""
         ctx, source = self.ctx, op.operands[0]
         held = ctx.get(source)
-        unroll_up_to = row_major(source.type.shape)
-        if not isinstance(held, Buffer) or _differ(held.strides, unroll_up_to, source.type.shape):
+        if not isinstance(held, Buffer) or not held.is_row_major:
             into = ctx.buffer_of(source)
             with ctx.scope():
                 nests.materialise(ctx, source, op, into=into)
             held = into
             ctx.set(source, into)
         shape = op.result.type.shape
-        ctx.set(op.result, held.viewed(shape, row_major(shape)))
+        ctx.set(op.result, Buffer(held.memory, held.elem, shape, row_major(shape)))
 
     def _cat(self, op: ir.Op) -> None:
         ctx, result = self.ctx, op.result
@@ -204,8 +199,9 @@ class FunctionLowering:
     def _call(self, op: ir.Op) -> None:
         ctx = self.ctx
         callee = op.attrs["callee"]
-        args = [ctx.scalar(o) for o in op.operands]
-        outcome = ctx.b.call(ctx.kernel.functions[callee], [*args, *ctx.program.as_args])
+        program = [*ctx.program.ids, *ctx.program.counts, ctx.program.status]
+        args = [*(ctx.scalar(o) for o in op.operands), *program]
+        outcome = ctx.b.call(ctx.kernel.functions[callee], args)
         if callee in ctx.kernel.asserting:
             status = ctx.b.load(ctx.program.status, typ=I32)
             failed = ctx.b.icmp_unsigned("!=", status, ll.Constant(I32, 0))
@@ -303,7 +299,7 @@ class FunctionLowering:
         with ctx.scope():
             is_first, remaining = b.icmp_unsigned("==", index, lower), b.sub(upper, index)
             outer = ctx.loop
-            ctx.loop = prefetch.loop_info(op, _values_inside(op), is_first, step, remaining)
+            ctx.loop = prefetch.loop_info(op, is_first, step, remaining)
             ctx.set(body.args[0], index)
             carried.bind(body.args[1:])
             carried.compute_in_place(body)
@@ -374,13 +370,3 @@ class FunctionLowering:
             for source, scalars in incoming:
                 phi.add_incoming(scalars[result], source)
             ctx.set(result, phi)
-
-
-def _values_inside(loop: ir.Op) -> set[ir.Value]:
-    ops = list(walk(loop.regions[0]))
-    args = [a for op in [loop, *ops] for r in op.regions for block in r.blocks for a in block.args]
-    return {r for op in ops for r in op.results} | set(args)
-
-
-def _differ(strides: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return any(n > 1 and s != t for s, t, n in zip(strides, other, shape, strict=True))

@@ -186,12 +186,15 @@ class Assertion:
         b.store(b.or_(seen, b.zext(b.not_(holds), I8)), self._failed)
 
     def exit_if_failed(self) -> None:
-        """Leave the program if an element was false."""
-        b = self._ctx.b
+        """Leave the program if an element was false; the first one in a launch is reported."""
+        ctx, b, status = self._ctx, self._ctx.b, self._ctx.program.status
         broken = b.icmp_unsigned("!=", b.load(self._failed, typ=I8), ll.Constant(I8, 0))
         with b.if_then(broken, likely=False):
-            _report(self._ctx, self._site)
-            return_early(self._ctx)
+            pair = b.cmpxchg(status, ll.Constant(I32, 0), ll.Constant(I32, 1), "seq_cst", "seq_cst")
+            with b.if_then(b.extract_value(pair, 1)):
+                for place, value in enumerate([ll.Constant(I32, self._site), *ctx.program.ids], 1):
+                    b.store(value, b.gep(status, [i64(place)], source_etype=I32))
+            return_early(ctx)
 
 
 def emit_assert(ctx: Context, op: ir.Op) -> None:
@@ -202,15 +205,6 @@ def emit_assert(ctx: Context, op: ir.Op) -> None:
         ctx, op, [condition], lambda nest, point: assertion.check(nest.at(condition, point).x)
     )
     assertion.exit_if_failed()
-
-
-def _report(ctx: Context, site: int) -> None:
-    """Write which assertion failed and in which program, if this is the first to fail."""
-    b, status = ctx.b, ctx.program.status
-    pair = b.cmpxchg(status, ll.Constant(I32, 0), ll.Constant(I32, 1), "seq_cst", "seq_cst")
-    with b.if_then(b.extract_value(pair, 1)):
-        for place, value in enumerate([ll.Constant(I32, site), *ctx.program.ids], start=1):
-            b.store(value, b.gep(status, [i64(place)], source_etype=I32))
 
 
 def return_early(ctx: Context) -> None:

@@ -269,9 +269,7 @@ def _extern(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
     return vecmath.emit(e.b, function[0] if isinstance(function, tuple) else function, args)
 
 
-@_rule("tt.precise_sqrt")
-def _sqrt(e: Emitter, op: ir.Op, args: list[ll.Value]) -> ll.Value:
-    return call_math(e, op, "sqrt", args)
+_RULES["tt.precise_sqrt"] = lambda e, op, args: call_math(e, op, "sqrt", args)
 
 
 @_rule("math.absi")

@@ -51,7 +51,7 @@ def move_point(op: ir.Op, point: Point) -> Point:
 
 @dataclass(eq=False)
 class Assumptions:
-    """What was checked for the whole tile before a nest, and holds inside."""
+    """Conditions that were checked for the whole tile before a nest, and hold inside."""
 
     true_masks: set[ir.Value] = field(default_factory=set)
     #: Remainders that do not wrap within the tile, with what they subtract.

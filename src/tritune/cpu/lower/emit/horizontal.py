@@ -17,13 +17,11 @@ from tritune.cpu.lower.llvm import Emitter, lanes_of
 Join = Callable[[ll.Value, ll.Value], ll.Value]
 
 
-def sum_lanes(e: Emitter, vectors: list[ll.Value]) -> ll.Value:
-    """Return a vector with the sum of each vector's lanes; their number is a power of two."""
-    return reduce_lanes(e, vectors, e.b.fadd)
-
-
 def reduce_lanes(e: Emitter, vectors: list[ll.Value], join: Join) -> ll.Value:
-    """Return the same for any commutative operation."""
+    """Reduce the lanes of each vector, by a commutative operation, to a vector of the results.
+
+    The number of vectors is a power of two.
+    """
     lanes, count = lanes_of(vectors[0].type), len(vectors)
     if count > lanes:
         parts = [reduce_lanes(e, vectors[i : i + lanes], join) for i in range(0, count, lanes)]

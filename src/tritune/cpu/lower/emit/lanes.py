@@ -31,7 +31,7 @@ class Lanes:
 
     @property
     def affine(self) -> bool:
-        """Uniform values count as affine."""
+        """Return whether the value is affine; uniform values are."""
         return self.step is not None
 
 

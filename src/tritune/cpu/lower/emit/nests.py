@@ -8,7 +8,7 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.affine import AffineRanges
-from tritune.cpu.lower.analysis.shapes import origin
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, origin
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory
 from tritune.cpu.lower.emit.evaluate import Assumptions, Nest
@@ -24,9 +24,9 @@ def prepare(ctx: Context, root: ir.Op, values: list[ir.Value]) -> None:
         assert value.owner is not None
         if value.owner.name != "tt.broadcast" or ctx.get(value) is not None:
             continue
-        source = schedule.below_shape_ops(ctx, value.owner.operands[0])
-        fresh = ctx.get(source) is None and source.type.rank > 0
-        if fresh and schedule.cost(ctx, source) >= schedule.COSTLY:
+        source = origin(value.owner.operands[0], SHAPE_OPS, stop=ctx.get)
+        lazy = ctx.get(source) is None and source.type.rank > 0
+        if lazy and schedule.cost(ctx, source) >= schedule.COSTLY:
             materialise(ctx, source, root)
 
 

@@ -13,7 +13,7 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, origin
-from tritune.cpu.lower.analysis.usage import constant_of
+from tritune.cpu.lower.analysis.usage import constant_of, walk
 from tritune.cpu.lower.context import Context
 from tritune.cpu.lower.llvm import I32, I64, Number, as_i64, element_bytes
 
@@ -36,21 +36,18 @@ class LoopInfo:
     remaining: ll.Value
 
 
-def loop_info(
-    op: ir.Op,
-    defined_inside: set[ir.Value],
-    is_first: ll.Value,
-    step: ll.Value,
-    remaining: ll.Value,
-) -> LoopInfo:
-    body = op.regions[0].blocks[0]
+def loop_info(op: ir.Op, is_first: ll.Value, step: ll.Value, remaining: ll.Value) -> LoopInfo:
+    body, inside = op.regions[0].blocks[0], list(walk(op.regions[0]))
     increments = {body.args[0]: op.operands[2]}
     for arg, following in zip(body.args[1:], body.ops[-1].operands, strict=True):
         owner = following.owner if arg.type.rank == 0 else None
-        adds = owner is not None and owner.name in ("arith.addi", "tt.addptr")
-        if owner is not None and adds and owner.operands[0] is arg:
+        if owner is None or owner.name not in ("arith.addi", "tt.addptr"):
+            continue
+        if owner.operands[0] is arg:
             increments[arg] = owner.operands[1]
-    return LoopInfo(increments, defined_inside, set(body.ops), is_first, step, remaining)
+    blocks = [block for each in [op, *inside] for region in each.regions for block in region.blocks]
+    defined = {a for block in blocks for a in block.args} | {r for i in inside for r in i.results}
+    return LoopInfo(increments, defined, set(body.ops), is_first, step, remaining)
 
 
 def stride(ctx: Context, loop: LoopInfo, value: ir.Value) -> Number | None:

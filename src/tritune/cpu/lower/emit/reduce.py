@@ -167,9 +167,7 @@ def _unroll(nest: Nest, op: ir.Op) -> int:
 def _vertical(
     nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer], start: float | int | None
 ) -> None:
-    """Lanes along a kept dimension: a few neighbouring vectors at a time, the reduced axis
-    innermost.
-    """
+    """Reduce with the lanes along another dimension, a few neighbouring vectors at a time."""
     ctx, axis, lane_dim, lanes = nest.ctx, op.attrs["axis"], plan.lane_dim, plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[lane_dim] // lanes))
     outer = [d for d in range(len(plan.shape)) if d not in (axis, lane_dim)]
@@ -198,8 +196,9 @@ def _vertical(
 
 
 def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: float | int) -> None:
-    """Lanes along the reduced axis, with a commutative combine function: every lane reduces its own
-    elements of a row, and the lanes of several rows are combined together.
+    """Reduce with the lanes along the axis and a commutative combine function.
+
+    Every lane reduces its own elements of a row; the lanes of several rows are combined together.
     """
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     group = max(1, min(_unroll(nest, op), plan.shape[axis] // lanes))
@@ -242,9 +241,7 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
 
 
 def _in_order(nest: Nest, op: ir.Op, plan: NestPlan, outputs: list[Buffer]) -> None:
-    """Lanes along the reduced axis, with any combine function: neighbours are combined with
-    neighbours, which keeps the order of the elements.
-    """
+    """Reduce with the lanes along the axis and any combine function, in the elements' order."""
     ctx, axis, lanes = nest.ctx, op.attrs["axis"], plan.lanes
     outer = [d for d in range(len(plan.shape)) if d != axis]
     with ctx.e.loops(*[(plan.shape[d], 1, f"d{d}") for d in outer]) as indices:

@@ -31,7 +31,7 @@ _COPY, _TRANSPOSE, _HOISTED = 1.0, 8.0, 0.05
 
 @dataclass(frozen=True, eq=False)
 class DotStrategy:
-    """How a product is written: as skinny GEMM, or with the lanes along m or n."""
+    """The way to write a product: as skinny GEMM, or with the lanes along m or n."""
 
     transposed: bool
     gemm: SkinnyGemm | None = None
@@ -85,9 +85,7 @@ def plan_dots(
 
 
 def _link_skinny(usage: Usage, region: ir.Region, planned: dict[ir.Op, DotStrategy]) -> None:
-    """Join gemm products that go on with the sums of another, and tell each which one follows it in
-    its block.
-    """
+    """Fuse skinny products that continue the sums of another, and link each to the next one."""
     for block in region.blocks:
         last: SkinnyGemm | None = None
         for op in block.ops:

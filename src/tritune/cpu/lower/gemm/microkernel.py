@@ -219,13 +219,11 @@ class MicroKernel:
         totals = self._sums(batch, 0, min(depth, _MAX_SUM_LENGTH), column, scalars)
         for first in range(_MAX_SUM_LENGTH, depth, _MAX_SUM_LENGTH):
             sums = self._sums(batch, first, min(depth, first + _MAX_SUM_LENGTH), column, scalars)
-            totals = [self._add(x, y) for x, y in zip(totals, sums, strict=True)]
+            add = ctx.b.add if self.acc_elem[0] == "i" else ctx.b.fadd
+            totals = [add(x, y) for x, y in zip(totals, sums, strict=True)]
         for (r, v), value in zip(cells, totals, strict=True):
             result = in_register(self._plus_c(value, at(r, v)))
             memory.store_buffer(ctx, self.target, at(r, v), result, tile.lanes)
-
-    def _add(self, x: ll.Value, y: ll.Value) -> ll.Value:
-        return self.ctx.b.add(x, y) if self.acc_elem[0] == "i" else self.ctx.b.fadd(x, y)
 
     def _sums(
         self, batch: Point, first: int, end: int, column: ll.Value, scalars: list[Any]

@@ -70,12 +70,12 @@ class QuantizedBytes:
 
     @property
     def terms(self) -> int:
-        """The number of bf16 that add up to an integer and the bias."""
+        """Return the number of bf16 that add up to an integer and the bias."""
         return 2 if self.mask & _EIGHTH else 1
 
     @property
     def bias(self) -> float:
-        """The sum of the terms where the integer is 0."""
+        """Return the sum of the terms where the integer is 0."""
         if self.terms == 1:
             return 128.0
         return 128.0 + (64.0 if self.signed else -64.0)

@@ -93,7 +93,7 @@ def uses_bf16_dot(ctx: Context, gemm: SkinnyGemm) -> bool:
 
 
 def _has_bf16_dot(ctx: Context) -> bool:
-    return ctx.kernel.multiplies_bf16 and ctx.lanes32 >= 16
+    return ctx.kernel.multiplies_bf16 and ctx.lanes() >= 16
 
 
 def _quantized_operands(ctx: Context, gemm: SkinnyGemm) -> list[QuantizedBytes]:

@@ -10,7 +10,7 @@ from llvmlite import ir as ll
 from tritune.cpu.lower.context import Buffer, Context, Index
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.evaluate import Assumptions, float_bits
-from tritune.cpu.lower.emit.horizontal import sum_lanes
+from tritune.cpu.lower.emit.horizontal import reduce_lanes
 from tritune.cpu.lower.emit.lanes import in_register, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
@@ -227,7 +227,7 @@ class InnerProduct(SkinnyKernel):
     def _store(self, totals: list[ll.Value], row: ll.Value, column: ll.Value) -> None:
         """Reduce the lanes of a block's sums, add C and store the result, row by row."""
         ctx, columns = self.ctx, self.columns
-        sums = sum_lanes(ctx.e, totals)
+        sums = reduce_lanes(ctx.e, totals, ctx.b.fadd)
         for r in range(self.rows):
             at = Index(ctx.e.plus(row, r)), Index(column, columns > 1)
             point = self.gemm.point(*at)

@@ -23,13 +23,13 @@ class SkinnyKernel:
 
     def __init__(self, ctx: Context, gemm: SkinnyGemm, target: Buffer, paired: bool) -> None:
         self.ctx, self.gemm, self.target, self.paired = ctx, gemm, target, paired
-        self.long_vectors = ctx.lanes32 >= 16
+        self.long_vectors = ctx.lanes() >= 16
         #: Accumulators that fit the registers beside what is loaded, a power of two.
         self.budget = 16 if ctx.kernel.many_registers else 8
 
     @property
     def width(self) -> int:
-        """The number of elements in a vector of the streamed operand."""
+        """Return the number of elements in a vector of the streamed operand."""
         return 2 * self.lanes if self.paired else self.lanes
 
     def layout_of(self, gemm: SkinnyGemm, scaled: bool) -> Deinterleaved | None:

@@ -33,7 +33,7 @@ class SkinnyGemm:
 
     @property
     def c(self) -> ir.Value:
-        """The initial value of the sums."""
+        """Return the initial value of the sums."""
         return self.parts[0].op.operands[2]
 
     @property
@@ -58,12 +58,12 @@ class SkinnyGemm:
 
     @property
     def n_dim(self) -> int:
-        """The dimension n of the result and of the streamed operand; k of the stationary one."""
+        """Return dimension n of the result and the streamed operand; k of the stationary one."""
         return 1 if self.stationary_is_lhs else 0
 
     @property
     def streamed_lane_dim(self) -> int:
-        """The dimension of the streamed operand that must be contiguous."""
+        """Return the dimension of the streamed operand that must be contiguous."""
         return 1 - self.n_dim if self.inner else self.n_dim
 
     def point(self, m: Index, other: Index) -> Point:

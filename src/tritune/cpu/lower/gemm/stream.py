@@ -17,6 +17,7 @@ Two things keep it at the speed of memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from llvmlite import ir as ll
@@ -30,7 +31,17 @@ from tritune.cpu.lower.emit.evaluate import Assumptions, Nest, move_point
 from tritune.cpu.lower.emit.indirect_prefetch import LaterIteration, can_evaluate_later
 from tritune.cpu.lower.emit.lanes import to_vector, vector
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
-from tritune.cpu.lower.llvm import FLOAT, I32, Emitter, constant, i64, memory_bytes, vector_of
+from tritune.cpu.lower.llvm import (
+    FLOAT,
+    I32,
+    Emitter,
+    Number,
+    as_i64,
+    constant,
+    element_bytes,
+    i64,
+    vector_of,
+)
 
 _CACHE_LINE_BYTES = 64
 #: The prefetch distance, unless the option `prefetch_bytes` sets one.
@@ -120,8 +131,7 @@ class StreamedOperand:
             between_rows, within_row = (self.ctx.usage.strides(pointer)[d] for d in dims)
             if within_row != 1 or between_rows == 0:
                 continue
-            assert pointer.type.pointee is not None
-            size = memory_bytes(pointer.type.pointee.elem)
+            size = element_bytes(pointer)
             ahead = min(rows * max(1, distance // (rows * length * size)), count)
             indirect = self._is_indirect(pointer)
             tiles = 1 if indirect else max(1, distance // (count * length * size))
@@ -130,11 +140,9 @@ class StreamedOperand:
 
     def _is_indirect(self, pointer: ir.Value) -> bool:
         loop = self.ctx.loop
-        return (
-            loop is not None
-            and prefetch.stride(self.ctx, loop, pointer) is None
-            and can_evaluate_later(self.ctx, loop, pointer)
-        )
+        if loop is None or self._stride(pointer) is not None:
+            return False
+        return can_evaluate_later(self.ctx, loop, pointer)
 
     def _pointers(self) -> Iterator[tuple[ir.Value, tuple[ir.Op, ...]]]:
         """Yield the pointers of the loads behind the tile, and the transpositions in between."""
@@ -155,27 +163,24 @@ class StreamedOperand:
 
     @property
     def element_bytes(self) -> int:
-        """The size of the widest element that the tile is loaded from."""
-        kinds = [pointer.type.pointee for pointer, _ in self._pointers()]
-        return max([memory_bytes(kind.elem) for kind in kinds if kind is not None], default=4)
+        """Return the size of the widest element that the tile is loaded from."""
+        return max((element_bytes(pointer) for pointer, _ in self._pointers()), default=4)
 
     def prefetch_first_rows(self) -> None:
         """Prefetch the first rows of the product that comes next, unless a loop does so."""
         for source in self.sources:
-            if self._stride(source) is not None or not _can_evaluate_now(self.ctx, source.pointer):
+            if self._stride(source.pointer) is not None:
                 continue
-            if source.indirect:
-                assert self.ctx.loop is not None
-                with self.ctx.b.if_then(self.ctx.loop.is_first):
-                    self._prefetch_rows(source, 0)
-                self.clear()
-            else:
+            if not _can_evaluate_now(self.ctx, source.pointer):
+                continue
+            loop = self.ctx.loop if source.indirect else None
+            with self.ctx.b.if_then(loop.is_first) if loop is not None else nullcontext():
                 self._prefetch_rows(source, 0)
 
     def emit_prefetch_prologue(self) -> None:
         """In a loop's first iteration, prefetch what an earlier one would have."""
         for source in self.sources:
-            stride = self._stride(source)
+            stride = self._stride(source.pointer)
             if stride is None or self.ctx.loop is None:
                 continue
             tiles = self.ctx.e.loop(source.tiles_ahead, 1, "tile")
@@ -183,7 +188,7 @@ class StreamedOperand:
                 self._prefetch_rows(source, prefetch.multiply(self.ctx, stride, tile))
             self.clear()
 
-    def _prefetch_rows(self, source: _PrefetchedPointer, offset: int | ll.Value) -> None:
+    def _prefetch_rows(self, source: _PrefetchedPointer, offset: Number) -> None:
         """Prefetch `rows_ahead` rows, `offset` bytes further on."""
         with self.ctx.e.loop(source.rows_ahead, 1, "row") as row:
             self.clear()
@@ -232,22 +237,20 @@ class StreamedOperand:
                 along = b.mul(b.urem(line, i64(in_row)), i64(source.line))
                 self._prefetch(source, down, along)
 
-    def _stride(self, source: _PrefetchedPointer) -> int | ll.Value | None:
+    def _stride(self, pointer: ir.Value) -> Number | None:
         """Return the distance to the next iteration's tile in bytes, if it is known."""
         loop = self.ctx.loop
-        return None if loop is None else prefetch.stride(self.ctx, loop, source.pointer)
+        return None if loop is None else prefetch.stride(self.ctx, loop, pointer)
 
     def _prefetch(self, source: _PrefetchedPointer, row: ll.Value, along: ll.Value) -> None:
         """Prefetch what is read at this place `rows_ahead` rows later, or if the tile ends before
         that, `tiles_ahead` iterations later.
         """
         b, rows, loop = self.ctx.b, self.tile.type.shape[self.row_dim], self.ctx.loop
-        stride = None if source.indirect else self._stride(source)
+        stride = None if source.indirect else self._stride(source.pointer)
         # In iterations if the prefetch is indirect, else in bytes.
-        offset = prefetch.multiply(
-            self.ctx, 1 if source.indirect else stride or 0, source.tiles_ahead
-        )
-        ahead = i64(offset) if isinstance(offset, int) else offset
+        unit = 1 if source.indirect else stride or 0
+        ahead = as_i64(prefetch.multiply(self.ctx, unit, source.tiles_ahead))
         if source.rows_ahead < rows:
             later = b.add(row, i64(source.rows_ahead))
             inside = b.icmp_unsigned("<", later, i64(rows))
@@ -285,13 +288,14 @@ class Deinterleaved:
 
     @property
     def factor(self) -> int:
-        """The number of vectors that the elements are deinterleaved into."""
+        """Return the number of vectors that the elements are deinterleaved into."""
         return _deinterleave_factor(self.conversion)
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """The factor that each vector's products need; exact, except for numbers below 2^-110,
-        which lose bits.
+        """Return the factors that the vectors' products need.
+
+        They are exact, except for numbers below 2^-110, which lose bits.
         """
         return (1, 2**-8, 2**-16, 1) if self.in_place else (1,) * self.factor
 

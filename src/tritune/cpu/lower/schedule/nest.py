@@ -22,7 +22,7 @@ from llvmlite import ir as ll
 
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.affine import AffineRanges
-from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, origin, to_operand
+from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, to_operand
 from tritune.cpu.lower.analysis.usage import ARBITRARY, RUNTIME, Stride, is_eager
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit.evaluate import Assumptions
@@ -36,6 +36,8 @@ _WEIGHTS = {
     "math.sqrt": 6, "math.absf": 1, "math.fma": 1, "math.floor": 1, "math.ceil": 1,
 }  # fmt: skip
 _MATH_WEIGHT = 12
+#: How well vectors along a dimension with this stride are read and written; -1 for others.
+_STRIDE_SCORES: dict[Stride, float] = {1: 2.0, 0: 1.0, RUNTIME: -1.5}
 _FREE = SHAPE_OPS | {"tt.splat", "arith.constant", "tt.make_range"}
 _CHANGES_POINT = SHAPE_OPS | {"tt.join", "tt.split", PAIR}
 
@@ -53,11 +55,6 @@ def weight(ctx: Context, value: ir.Value) -> int:
     if not value.type.is_float and ARBITRARY not in ctx.usage.strides(value):
         return 0
     return _WEIGHTS.get(op.name, _MATH_WEIGHT if op.name.startswith("math.") else 1)
-
-
-def changes_point(op: ir.Op) -> bool:
-    """Return whether the operation evaluates its operands at another point than its own."""
-    return op.name in _CHANGES_POINT
 
 
 def _reached(
@@ -87,16 +84,6 @@ def lazy_nodes(ctx: Context, values: list[ir.Value]) -> list[ir.Value]:
     number = ctx.usage.number
     found = _reached(ctx, values)
     return sorted(found, key=lambda v: -number[v.owner] if v.owner in number else 1)
-
-
-def identity_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
-    """Return the tensors that are evaluated at the nest's own point."""
-    return _reached(ctx, values, lambda op: not changes_point(op))
-
-
-def below_shape_ops(ctx: Context, value: ir.Value) -> ir.Value:
-    """Return the lazy tensor that a chain of shape operations shows."""
-    return origin(value, SHAPE_OPS, stop=ctx.get)
 
 
 def cost(ctx: Context, value: ir.Value, known: Collection[ir.Value] = ()) -> int:
@@ -135,7 +122,8 @@ def needed_after(ctx: Context, value: ir.Value, root: ir.Op, kept: set[ir.Value]
 
 def moved_nodes(ctx: Context, values: list[ir.Value]) -> set[ir.Value]:
     """Return the tensors that are (also) evaluated elsewhere than at the nest's own point."""
-    moving = [v.owner for v in _reached(ctx, values) if v.owner and changes_point(v.owner)]
+    owners = (v.owner for v in _reached(ctx, values))
+    moving = [op for op in owners if op is not None and op.name in _CHANGES_POINT]
     return _with_operands(ctx, [operand for op in moving for operand in op.operands])
 
 
@@ -189,10 +177,8 @@ def accesses(ctx: Context, values: list[ir.Value], rank: int) -> list[Access]:
         if op is None or held is not None:
             continue
         if op.name == "tt.load":
-            pointer = op.operands[0]
-            found.append(
-                Access(_to_nest(ctx.usage.strides(pointer), pointer.type.shape, dims, rank))
-            )
+            strides = ctx.usage.strides(op.operands[0])
+            found.append(Access(_to_nest(strides, value.type.shape, dims, rank)))
         if op.name in SHAPE_OPS:
             stack.append((op.operands[0], to_operand(op, dims, -1)))
         elif op.name == "tt.join":
@@ -222,10 +208,8 @@ def best_lane_dim(ctx: Context, shape: tuple[int, ...], found: list[Access]) -> 
 def _lane_score(ctx: Context, shape: tuple[int, ...], found: list[Access], dim: int) -> float:
     total = -2.0 * math.log2(max(1.0, ctx.lanes() / shape[dim]))
     for access in found:
-        step = access.strides[dim]
-        total += access.weight * (
-            2 if step == 1 else 1 if step == 0 else -1.5 if step == RUNTIME else -1
-        )
+        stride = access.strides[dim]
+        total += access.weight * _STRIDE_SCORES.get(stride, -1.0)
     return total
 
 
@@ -268,7 +252,8 @@ def choose_side_outputs(
     stored: ir.Value | None,
 ) -> list[ir.Value]:
     """Return costly tensors of the nest's shape that something later needs too, except `stored`."""
-    identity = identity_nodes(ctx, values)
+    # The tensors that are evaluated at the nest's own point.
+    identity = _reached(ctx, values, lambda op: op.name not in _CHANGES_POINT)
     chosen: list[ir.Value] = []
     for value in lazy_nodes(ctx, values):
         if value not in identity or value.type.shape != shape or value is stored:
