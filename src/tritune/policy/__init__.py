@@ -1,4 +1,6 @@
-"""Which config to use, in microseconds: exact, learned, default. Nothing here measures."""
+"""The config of a call, in microseconds: exact, learned or default. Nothing here measures or
+starts a process.
+"""
 
 from tritune.policy.process import (
     answer_for,

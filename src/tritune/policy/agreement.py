@@ -1,4 +1,4 @@
-"""Whether all ranks of a distributed program use the same configs."""
+"""Check that all ranks of a distributed program use the same configs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tritune.store.records import problem_text
 
 
 class DisagreementError(TrituneError):
-    """Ranks would not compute the same thing."""
+    """Raised when ranks would not compute the same."""
 
 
 def statement(policy: Policy) -> dict[str, Any]:
-    """What a rank does, as plain data: its mode, its file, and the answers it has given."""
+    """Return a rank's mode, its reviewed file, and the answers it has given, as plain data."""
     return {
         "mode": policy.mode.name,
         "pinned": policy.source.digest(),
@@ -44,9 +44,7 @@ def verify_agreement(policy: Policy, group: Any = None) -> None:
 
 
 def disagreements(statements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why ranks with these statements do not agree, all reasons at once; the first rank is the
-    measure.
-    """
+    """Return all reasons why ranks with these statements disagree with the first one."""
     reasons = [
         f"rank {rank}: {name} is {each[name]!r}, on rank 0 {statements[0][name]!r}"
         for rank, each in enumerate(statements)

@@ -1,4 +1,4 @@
-"""What is known of a kernel on a device, and the answer it gives: exact, learned, default."""
+"""The answers for one kernel on one device: exact, learned, default."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ class ChosenConfig:
 
 
 class Learned(Protocol):
-    """What answers for problems that were never measured."""
+    """The part of a policy that answers for problems that were never measured."""
 
     def answer(self, fields: Fields, default: Config, valid: Valid) -> Config | None:
-        """A config that is known to be no slower than the default; None where none is."""
+        """Return a config that is known to be no slower than the default; None if there is none."""
 
 
 @dataclass(frozen=True)
 class KernelPolicy:
-    """Both questions are asked once per problem at most: they may read files."""
+    """The configs for one kernel on one device.
+
+    It is asked once per problem: `exact` and `learned` may read files.
+    """
 
     kernel: Kernel
     target: Target
@@ -62,9 +65,9 @@ class KernelPolicy:
 
 
 def is_valid(kernel: Kernel, target: Target, config: Config, fields: Fields) -> bool:
-    """Whether a config is a point of the kernel's space for a target and a problem.
+    """Return whether a config is a point of the kernel's space for a target and a problem.
 
-    What was stored may be of another day: a space that has shrunk, a file that was edited.
+    Stored configs may not be: a space has shrunk, or a file was edited.
     """
     try:
         kernel.space.check(config, target.family, target.arch, fields)

@@ -12,7 +12,7 @@ from tritune.policy.sources import PolicySource, StoreSource
 
 
 class ModeError(TrituneError):
-    """A mode that does not exist, or lacks what it needs."""
+    """Raised for a mode that does not exist, or lacks what it needs."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Answers from a reviewed file, and from nothing else: the same everywhere, bit for bit."""
+"""Answer from a reviewed file and nothing else: the same everywhere, bit for bit."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class PinnedSource:
         return hash(self.digest())
 
     def digest(self) -> str:
-        """Equal for files that give equal answers, whatever their spelling."""
+        """Return a digest that is equal for files with equal answers, whatever their spelling."""
         return hashlib.sha256(self.file.text().encode()).hexdigest()[:32]
 
     def reopen(self) -> None:
-        """A pinned file is read once: what is written to it later changes nothing here."""
+        """Do nothing: a pinned file is read once."""
 
     def kernel_policy(self, kernel: Kernel, device: Device) -> KernelPolicy:
         entry = self._entry_for(kernel.name, device)
@@ -54,7 +54,7 @@ class PinnedSource:
         return KernelPolicy(kernel, device.target, exact.get, lambda: None)
 
     def _entry_for(self, kernel: str, device: Device) -> str | None:
-        """Whose winners to use: this device's, else those of one with the same name and target."""
+        """Return whose winners to use: this device's, or those of one with its name and target."""
         mine = device.fingerprint
         there = sorted({w.task.device for w in self.file.winners if w.task.kernel == kernel})
         if mine in there or not there:

@@ -1,4 +1,4 @@
-"""Which config a call uses: a dictionary look-up, and what happens when there is no entry.
+"""The config of a call: a dictionary look-up, and the slow path where there is no entry.
 
 An entry is made by the first call of a problem. From then on no file, database, clock or lock is
 touched. Whatever changes the answers (a mode, new winners) builds another dictionary and puts it in
@@ -38,12 +38,12 @@ _forced: ContextVar[Mapping[Kernel, Mapping[str, Any]] | None] = ContextVar(
 
 
 class Policy:
-    """Answers for one process. Tests may have several; the ops use the one in `tritune.policy`."""
+    """The configs of one process. The ops use the one in `tritune.policy.process`."""
 
     def __init__(self, mode: Mode | None = None, tuner: Tuner | None = None) -> None:
         self._answers: dict[DispatchKey, Mapping[str, Any]] = {}
-        #: Whether a call has to do more than look: something is forced, or problems are counted.
-        self._detour = False
+        #: Whether calls do more than look up: a config is forced, or problems are counted.
+        self._intercepts = False
         self._given: dict[DispatchKey, ChosenConfig] = {}
         self._known: dict[tuple[Kernel, torch.device], KernelPolicy] = {}
         self._mode = mode
@@ -59,34 +59,34 @@ class Policy:
     def config_for(
         self, kernel: Kernel, problem: Problem, device: torch.device
     ) -> Mapping[str, Any]:
-        """Keyword arguments for the kernel's launch."""
-        if self._detour:
-            return self._on_detour(kernel, problem, device)
+        """Return the keyword arguments of the kernel's launch."""
+        if self._intercepts:
+            return self._intercepted(kernel, problem, device)
         try:
             return self._answers[kernel, problem, device]
         except KeyError:
             return self._first_call((kernel, problem, device))
 
     def answers_with(self, key: DispatchKey, config: Mapping[str, Any]) -> object:
-        """The answers as they are, if this one is among them and a call has but to look it up; else
-        None.
+        """Return the dictionary of answers, if calls find this config in it without interception;
+        else None.
         """
         answers = self._answers
-        return answers if not self._detour and answers.get(key) is config else None
+        return answers if not self._intercepts and answers.get(key) is config else None
 
     def stand(self, answers: object) -> bool:
-        """Whether calls find the same answers as when these were given out."""
-        return answers is self._answers and not self._detour
+        """Return whether calls find the same answers as when these were returned."""
+        return answers is self._answers and not self._intercepts
 
     def answer_for(self, kernel: Kernel, problem: Problem, device: torch.device) -> ChosenConfig:
-        """The config for a problem and where it comes from, as the next call would find it."""
+        """Return the config for a problem and where it comes from, as the next call finds it."""
         key = (kernel, problem, device)
         with self._lock:
             self._first_call(key)
             return self._given.get(key) or self._answer(key)[0]
 
     def given(self) -> dict[DispatchKey, ChosenConfig]:
-        """Every answer that is in use."""
+        """Return every answer that is in use."""
         return dict(self._given)
 
     @contextmanager
@@ -102,7 +102,7 @@ class Policy:
 
     @property
     def mode(self) -> Mode:
-        """The mode and its file; from the environment, until somebody says otherwise."""
+        """The mode and its file; from the environment, until another is entered."""
         with self._lock:
             if self._mode is None:
                 self._mode = modes.from_environment()
@@ -110,11 +110,11 @@ class Policy:
 
     @property
     def source(self) -> PolicySource:
-        """Where answers come from."""
+        """The source of answers."""
         return self._source
 
     def enter(self, mode: Mode) -> Mode:
-        """Change the mode; what it was before."""
+        """Change the mode; return the one before."""
         with self._lock:
             before = self.mode
             if self._entered and before == mode:
@@ -129,7 +129,7 @@ class Policy:
             return before
 
     def refresh(self) -> int:
-        """Look again at what is known, and swap the answers that have changed; how many have.
+        """Ask the source again, and swap the answers that have changed; return how many have.
 
         Where answers must not change, in the modes serve and pinned, this does nothing.
         """
@@ -151,7 +151,7 @@ class Policy:
             self._known, self._given, self._answers = {}, {}, {}
             self._source.reopen()
 
-    def _on_detour(
+    def _intercepted(
         self, kernel: Kernel, problem: Problem, device: torch.device
     ) -> Mapping[str, Any]:
         forced = _forced.get()
@@ -180,7 +180,7 @@ class Policy:
             return kwargs
 
     def _answer(self, key: DispatchKey) -> tuple[ChosenConfig, bool]:
-        """The answer, and whether it stands."""
+        """Return the answer, and whether later calls may use it."""
         kernel, problem, device = key
         name = self.mode.name
         if name == "serve" and not warming():
@@ -240,7 +240,7 @@ class Policy:
         return known
 
     def _begin(self, mode: Mode, source: PolicySource) -> None:
-        """Take up a mode, and start what it needs beside answers."""
+        """Begin a mode, and start what it needs beside answers."""
         self._mode, self._source, self._entered = mode, source, True
         if mode.name == "serve":
             self._guard.install()
@@ -250,30 +250,30 @@ class Policy:
             background = modes.hook("background")
             self._background = background(self.refresh, self._recorder.take, tunes)
             self._background.start()
-        self._set_detour()
+        self._set_intercepts()
 
     def _leave(self) -> None:
         self._guard.remove()
         if self._background is not None:
             self._background.stop()
         self._recorder = self._background = None
-        self._set_detour()
+        self._set_intercepts()
 
     def _count_forcing(self, step: int) -> None:
         with self._lock:
             self._forcing += step
-            self._set_detour()
+            self._set_intercepts()
 
-    def _set_detour(self) -> None:
-        self._detour = self._forcing > 0 or self._recorder is not None
+    def _set_intercepts(self) -> None:
+        self._intercepts = self._forcing > 0 or self._recorder is not None
 
 
 @functools.lru_cache(maxsize=1024)
 def _kwargs(config: Config) -> Mapping[str, Any]:
-    """The same object for the same config: launches like an earlier one are known by it."""
+    """Return the same object for the same config: the call cache compares by identity."""
     return config.as_kwargs()
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether this thread records a graph: then nothing may be measured, tuned or counted."""
+    """Return whether this thread captures a graph: then nothing may be tuned or counted."""
     return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())

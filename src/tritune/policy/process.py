@@ -1,4 +1,4 @@
-"""The policy of this process: what the ops ask, and what users say how it is to answer."""
+"""The policy of this process, which the ops ask and users configure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ forget = POLICY.forget
 
 
 class ModeContext:
-    """A mode that was entered; as a context manager it goes back to the one before."""
+    """A mode that was entered; as a context manager it returns to the one before."""
 
     def __init__(self, mode: str, before: Mode) -> None:
         self.mode = mode

@@ -1,6 +1,4 @@
-"""Which problems a program really meets, and how often: counted in memory, written down now and
-then.
-"""
+"""Count the problems that a program meets, in memory."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ class Recorder:
         self._counts: dict[DispatchKey, int] = {}
 
     def count(self, key: DispatchKey) -> None:
-        # On the way of every call: threads may lose a count against each other, never a problem.
+        # Called for every launch, without a lock: threads may lose a count, never a problem.
         counts = self._counts
         counts[key] = counts.get(key, 0) + 1
 
     def take(self) -> dict[DispatchKey, int]:
-        """The counts so far, which are then forgotten."""
+        """Return the counts so far, and forget them."""
         counts, self._counts = self._counts, {}
         # A copy: a call that is on its way may still be adding to the old one.
         return dict(counts)

@@ -1,4 +1,4 @@
-"""What serving may not do: compile. Code must be there before the first request comes."""
+"""The `serve` mode: nothing is compiled after warm-up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tritune.errors import TrituneError
 
 
 class NotWarmedError(TrituneError):
-    """A call in serve mode needs code that was not compiled before serving began."""
+    """Raised when a call in serve mode needs code that was not compiled before."""
 
     def __init__(self, kernel: str, needed: str) -> None:
         super().__init__(kernel, needed)
@@ -35,14 +35,14 @@ def warming() -> bool:
 
 @contextmanager
 def warm() -> Iterator[None]:
-    """A window in which serve mode compiles: make the calls here that will be served later.
+    """Let serve mode compile in the block: make the calls here that will be served later.
 
     with tritune.mode("serve"):
         with tritune.warm():
             model(largest_batch)
         serve(model)
 
-    The window holds for the thread or task that opened it.
+    It holds for the thread or task that enters the block.
     """
     token = _warming.set(True)
     try:
@@ -52,10 +52,10 @@ def warm() -> Iterator[None]:
 
 
 class CompileGuard:
-    """Refuses to compile the functions it is told of, outside of a warm-up window.
+    """Refuses to compile the functions of tritune's kernels outside of warm-up.
 
-    Other Triton programs in the process are none of its business. Triton asks before it compiles
-    or loads, never for code that the process has loaded already.
+    Other Triton programs in the process are left alone. Triton calls the hook before it compiles
+    or loads, not for code that the process has loaded already.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class CompileGuard:
         self._installed = False
 
     def watch(self, kernel: str, functions: tuple[Any, ...]) -> None:
-        """Refuse these from now on, in the kernel's name."""
+        """Refuse to compile these functions of a kernel from now on."""
         self._kernels.update((id(function), kernel) for function in functions)
 
     def install(self) -> None:
@@ -78,7 +78,7 @@ class CompileGuard:
     def remove(self) -> None:
         from triton import knobs
 
-        # Somebody who came later has replaced the hook, and may call ours still: let it pass then.
+        # Another hook may have replaced ours and call it still: it does nothing then.
         self._installed = False
         if knobs.runtime.jit_cache_hook == self._before_compiling:
             knobs.runtime.jit_cache_hook = self._replaced

@@ -1,5 +1,6 @@
-"""Where knowledge comes from: the store. Whatever is wrong with it is a miss with a warning, since
-a call can always be answered without.
+"""The sources of answers: the store, or a reviewed file.
+
+Whatever is wrong with a store is a warning and a miss: calls can be answered without it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _warned: set[str] = set()
 
 
 class PolicyWarning(UserWarning):
-    """Something is wrong with what is known; calls are answered without it."""
+    """A store or file cannot be used; calls are answered without it."""
 
 
 def warn_once(message: str) -> None:
-    """Warn of something that is said once per process, however often it is met."""
+    """Warn once per process, however often this is called with the message."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, PolicyWarning, stacklevel=2)
@@ -36,13 +37,13 @@ def warn_once(message: str) -> None:
 
 class PolicySource(Protocol):
     def kernel_policy(self, kernel: Kernel, device: Device) -> KernelPolicy:
-        """What is known of a kernel on a device; reads nothing before it is asked a question."""
+        """Return the answers for a kernel on a device; nothing is read before one is asked for."""
 
     def reopen(self) -> None:
-        """See what was added since."""
+        """Look again: results may have been added."""
 
     def digest(self) -> str | None:
-        """Of everything that answers follow from; None where that can change at any time."""
+        """Return a digest of all answers; None where they can change at any time."""
 
 
 class StoreSource:

@@ -1,4 +1,4 @@
-"""Everything in a store, or in a file that is about to become part of one, as plain data."""
+"""The contents of a store, or of a file to be imported, as plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tritune.targets.device import Device
 
 @dataclass(frozen=True)
 class Contents:
-    """All of it sorted, so that equal contents are equal data."""
+    """All records, sorted: equal contents are equal data."""
 
     #: By fingerprint.
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Contents:
 
 
 def contents(store: Store, kernel: str | None = None) -> Contents:
-    """What is in a store at one moment, or what it has of one kernel."""
+    """Return all records of a store at one moment, or those of one kernel."""
     every = kernel is None
     with store.reading() as connection:
         trials = read_trials(connection, true() if every else schema.tasks.c.kernel == kernel)
@@ -64,7 +64,7 @@ def contents(store: Store, kernel: str | None = None) -> Contents:
 
 
 def ordered(unsorted: Contents) -> Contents:
-    """The same contents in the order in which they are kept and written."""
+    """Return the same contents in the order in which they are kept and written."""
     return Contents(
         dict(sorted(unsorted.devices.items())),
         tuple(sorted(unsorted.runs, key=lambda run: (run.started, run.id))),

@@ -1,4 +1,4 @@
-"""The connection to the database: how it is opened, what a transaction is, what errors mean."""
+"""The connection to the database: opening, transactions, errors."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the store."""
+        """Open a transaction that sees one state of the store."""
         with self.errors(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that happens as a whole or not at all."""
+        """Open a transaction that is committed as a whole or not at all."""
         if self.read_only:
             raise StoreError(f"{self.location} was opened for reading only")
         with self.errors(), self.engine.connect() as connection:
@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def unguarded(self) -> Iterator[Connection]:
-        """A connection outside any transaction, for VACUUM and the like."""
+        """Open a connection outside any transaction, for VACUUM and the like."""
         with self.errors(), self.engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -177,7 +177,7 @@ def _sqlite(path: Path, *, read_only: bool) -> Engine:
 
 
 def _access(path: Path) -> str:
-    """How to open a file in order to read it.
+    """Return the options for opening a SQLite file in order to read it.
 
     Readers in WAL mode write too: the shared memory, and what a killed process left undone. Where
     they may not, and nothing is undone, the file is taken for one that nobody changes.

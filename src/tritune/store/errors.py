@@ -1,4 +1,4 @@
-"""What can go wrong with a store, as the user is told: what, where, and what to do."""
+"""The errors of the store. Each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from tritune.errors import TrituneError
 
 
 class StoreError(TrituneError):
-    """A store cannot do what was asked of it."""
+    """Raised when a store cannot do what was asked of it."""
 
 
 class MissingStoreError(StoreError):
-    """There is no store at the place that was given, and none may be made."""
+    """Raised when there is no store at a location, and none may be made."""
 
 
 class DamagedStoreError(StoreError):
-    """The database is not what was written."""
+    """Raised when the database is damaged."""
 
 
 class NewerStoreError(StoreError):
-    """The store was written by a later version of tritune."""
+    """Raised when the store was written by a later version of tritune."""
 
 
 class FormatError(StoreError):
-    """A file from outside does not make sense."""
+    """Raised when a file from outside does not make sense."""

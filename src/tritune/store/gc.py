@@ -1,4 +1,4 @@
-"""Throwing away what nobody will ask for again."""
+"""Garbage collection: drop results of old code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Version = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Rule:
-    """Which versions of code to drop: those that meet every condition given, if any is."""
+    """The versions of code to drop: those that meet every condition given, if any is."""
 
     #: Spare this many versions of each kernel on each device, those that were tried last.
     keep: int | None = None
@@ -103,7 +103,7 @@ def _task_ids(connection: Connection, old: Iterable[Version]) -> list[int]:
 
 
 def _rows_of_tasks(tasks: list[int]) -> Iterator[tuple[Table, ColumnElement[bool]]]:
-    """In this order: a row must go before what it refers to."""
+    """Yield what to delete for tasks, in this order: a row goes before what it refers to."""
     for part in _parts(tasks):
         yield schema.samples, schema.samples.c.task_id.in_(part)
         yield schema.trials, schema.trials.c.task_id.in_(part)
@@ -113,7 +113,7 @@ def _rows_of_tasks(tasks: list[int]) -> Iterator[tuple[Table, ColumnElement[bool
 def _builds_without_tasks(
     connection: Connection, old: set[Version]
 ) -> Iterator[tuple[Table, ColumnElement[bool]]]:
-    """Builds are shared by the devices of a target: they go with the last of these."""
+    """Yield the builds of versions that no device of a target has any more."""
     tasks = schema.tasks
     query = select(tasks.c.kernel, tasks.c.identity, tasks.c.device).distinct()
     left = {version[:2] for version in map(tuple, connection.execute(query)) if version not in old}
@@ -124,7 +124,7 @@ def _builds_without_tasks(
 def _unused_runs(
     connection: Connection, moment: datetime.datetime, without: set[int]
 ) -> Iterator[ColumnElement[bool]]:
-    """Runs that nothing refers to but the tasks that are about to go."""
+    """Yield the runs that nothing refers to but tasks that are about to go."""
     used: set[str] = set()
     for table in (schema.trials, schema.samples):
         pairs = connection.execute(select(table.c.run, table.c.task_id).distinct())
@@ -143,7 +143,7 @@ def _size(connection: Connection, table: Table, condition: ColumnElement[bool]) 
 
 
 def _parts(values: list[Any], size: int = 500) -> Iterable[list[Any]]:
-    """Databases limit how many values a statement may have."""
+    """Split values into parts: databases limit how many a statement may have."""
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
@@ -152,7 +152,7 @@ def _age(when: str, moment: datetime.datetime) -> datetime.timedelta:
 
 
 def _parsed(when: str) -> datetime.datetime:
-    """A moment from its text; one that cannot be read counts as long ago."""
+    """Return a moment from its text; one that cannot be read counts as long ago."""
     try:
         # Python 3.10 does not know the Z that others write for UTC.
         moment = datetime.datetime.fromisoformat(when.replace("Z", "+00:00"))

@@ -51,7 +51,7 @@ def brief(value: Any) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Put the text into a file in one step, so that no reader ever sees half of it."""
+    """Write the text to a file in one step, so that no reader sees half of it."""
     temporary = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

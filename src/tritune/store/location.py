@@ -1,4 +1,4 @@
-"""Where a store is: a file for SQLite, a URL for PostgreSQL."""
+"""The location of a store: a file for SQLite, a URL for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tritune.store.errors import StoreError
 
 @dataclass(frozen=True)
 class Location:
-    """Exactly one of the two is given."""
+    """A file's path or a server's URL: exactly one of the two."""
 
     path: Path | None = None
     url: URL | None = None

@@ -19,7 +19,7 @@ from tritune.store.store import Store
 
 @dataclass(frozen=True)
 class Added:
-    """How much of what came in was new, or changed what was there."""
+    """Counts of the records that were new, or changed what was there."""
 
     devices: int = 0
     runs: int = 0
@@ -54,7 +54,7 @@ def absorb(store: Store, incoming: Contents, where: object) -> Added:
 
 
 def combine(one: Trial, other: Trial) -> Trial:
-    """One trial from two of the same config and task: `combine(a, b) == combine(b, a)`.
+    """Return one trial from two of the same config and task: `combine(a, b) == combine(b, a)`.
 
     All samples are kept. The outcome is that of the run which measured more, then the later one.
     """
@@ -72,7 +72,7 @@ def combine(one: Trial, other: Trial) -> Trial:
 
 
 def combine_builds(one: Build, other: Build) -> Build:
-    """A success counts before a failure: a machine may have been out of memory for once."""
+    """Return the success, if one is: a machine may have been out of memory once."""
     return max(one, other, key=lambda build: (build.failure is None, compact(to_json(build))))
 
 
@@ -150,7 +150,7 @@ def _absorb_met(connection: Connection, met: Iterable[tuple[str, str, str, int]]
 
 
 def _once(trials: Iterable[Trial]) -> Iterable[Trial]:
-    """The trials with those of one config and task combined: a file may have two."""
+    """Combine the trials of one config and task, of which a file may have two."""
     found: dict[tuple[Task, Config], Trial] = {}
     for trial in trials:
         key = (trial.task, trial.config)

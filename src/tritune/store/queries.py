@@ -17,13 +17,13 @@ def task_order(task: Task) -> tuple[str, str, str, str]:
 
 
 def upsert(connection: Connection, table: Table) -> Any:
-    """An INSERT that can be told what to do about rows that are there."""
+    """Return an INSERT with ON CONFLICT, in the dialect of the database."""
     postgres = connection.dialect.name == "postgresql"
     return postgresql.insert(table) if postgres else sqlite.insert(table)
 
 
 def insert_new(connection: Connection, table: Table, values: Sequence[Mapping[str, Any]]) -> int:
-    """Insert the rows whose unique key is not there yet; how many were new."""
+    """Insert the rows whose unique key is not there yet; return how many were new."""
     if not values:
         return 0
     statement = upsert(connection, table).on_conflict_do_nothing()
@@ -36,7 +36,7 @@ def insert_new(connection: Connection, table: Table, values: Sequence[Mapping[st
 
 
 def ensure_task(connection: Connection, task: Task) -> int:
-    """The task's row, made if need be."""
+    """Return the id of the task's row, which is made if need be."""
     query = select(schema.tasks.c.id).where(schema.tasks.c.key == rows.task_key(task))
     found = connection.execute(query).scalar()
     if found is None:
@@ -80,5 +80,5 @@ def tasks_like(kernel: str | None, identity: str | None, device: str | None) -> 
 
 
 def read_trials(connection: Connection, condition: ColumnElement[bool]) -> list[Trial]:
-    """The trials of the tasks that fit, those of one task beside each other."""
+    """Return the trials of the tasks that fit, those of one task beside each other."""
     return list(rows.trials_of(connection.execute(trial_query(condition))))

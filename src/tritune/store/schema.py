@@ -1,4 +1,4 @@
-"""The tables, and their version. docs/store.md says what a row of each is."""
+"""The schema: the tables, and their version. docs/store.md describes them."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def create(connection: Connection) -> None:
 
 
 def state(connection: Connection, where: object) -> bool:
-    """Whether there is a store of this version; False for an empty database.
+    """Return whether there is a store of this version; False for an empty database.
 
-    Anything else is an error that says what to do about it.
+    Raise an error that says what to do about anything else.
     """
     names = set(inspect(connection).get_table_names())
     if "meta" not in names:

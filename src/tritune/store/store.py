@@ -1,4 +1,4 @@
-"""The store: the one way to what was measured. docs/store.md has the schema and the promises."""
+"""The store: queries and transactions. docs/store.md has the schema and the promises."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Store:
 
     @property
     def location(self) -> str:
-        """Where the store is, without a password."""
+        """Return where the store is, without a password."""
         return str(self.database.location)
 
     def close(self) -> None:
@@ -57,37 +57,37 @@ class Store:
         return f"Store({self.location!r})"
 
     def add_device(self, device: Device) -> None:
-        """Keep a device; once is enough."""
+        """Store a device, unless it is there."""
         with self.writing() as connection:
             insert_new(connection, schema.devices, [rows.device_row(device)])
 
     def devices(self) -> dict[str, Device]:
-        """Every device, by its fingerprint."""
+        """Return every device, by its fingerprint."""
         with self.reading() as connection:
             found = connection.execute(select(schema.devices)).all()
             devices = {row.fingerprint: rows.device_of(row) for row in found}
         return dict(sorted(devices.items()))
 
     def begin_run(self, run: Run) -> None:
-        """Keep who measures, with what, since when. Trials and samples name a run that is kept."""
+        """Store a run, which its trials and samples name."""
         with self.writing() as connection:
             insert_new(connection, schema.runs, [rows.run_row(run)])
 
     def runs(self) -> list[Run]:
-        """Every run, the oldest first."""
+        """Return every run, the oldest first."""
         with self.reading() as connection:
             found = [rows.run_of(row) for row in connection.execute(select(schema.runs))]
         return sorted(found, key=lambda run: (run.started, run.id))
 
     def add_build(self, build: Build) -> bool:
-        """Keep a build; False if it is kept already."""
+        """Store a build; return False if it is there already."""
         with self.writing() as connection:
             return insert_new(connection, schema.builds, [rows.build_row(build)]) == 1
 
     def builds(
         self, kernel: str, identity: str, target: str, signature: str | None = None
     ) -> list[Build]:
-        """The builds of a kernel for a target, failed ones included."""
+        """Return the builds of a kernel for a target, failed ones included."""
         query = select(schema.builds).where(
             equal(
                 schema.builds,
@@ -104,7 +104,7 @@ class Store:
         return sorted(found, key=lambda build: (build.signature, build.config.key))
 
     def add_trial(self, trial: Trial) -> bool:
-        """Keep a trial and its samples, all or nothing; False if its config was tried before."""
+        """Store a trial with its samples, all or nothing; return False if the config was tried."""
         with self.writing() as connection:
             try:
                 task_id = ensure_task(connection, trial.task)
@@ -137,33 +137,33 @@ class Store:
                 raise _unknown_reference(task, names, error) from None
 
     def trials(self, task: Task) -> list[Trial]:
-        """Everything that was tried for a task, failures included, in the order of their times."""
+        """Return all trials of a task, failures included, the earliest first."""
         found = self._trials(schema.tasks.c.key == rows.task_key(task))
         return sorted(found, key=lambda trial: (trial.when, trial.config.key))
 
     def all_trials(
         self, kernel: str | None = None, identity: str | None = None, device: str | None = None
     ) -> list[Trial]:
-        """The trials of many tasks with one query, those of one task beside each other."""
+        """Return the trials of many tasks with one query, those of one task beside each other."""
         return self._trials(tasks_like(kernel, identity, device))
 
     def tasks(
         self, kernel: str | None = None, identity: str | None = None, device: str | None = None
     ) -> list[Task]:
-        """The tasks that something was tried for, sorted."""
+        """Return the tasks that have trials, sorted."""
         query = select(schema.tasks).where(tasks_like(kernel, identity, device))
         with self.reading() as connection:
             found = [rows.task_of(row) for row in connection.execute(query)]
         return sorted(found, key=task_order)
 
     def winner(self, task: Task) -> Winner | None:
-        """The config to use for a task; None where nothing worked, or nothing was tried."""
+        """Return the winner of a task; None where nothing worked, or nothing was tried."""
         return decide(self.trials(task), self.started())
 
     def winners(
         self, kernel: str | None = None, identity: str | None = None, device: str | None = None
     ) -> list[Winner]:
-        """The winners of all tasks of a kernel, sorted by task."""
+        """Return the winners of all tasks of a kernel, sorted by task."""
         started = self.started()
         trials = self.all_trials(kernel, identity, device)
         found = [decide(group, started) for _, group in groupby(trials, lambda each: each.task)]
@@ -196,7 +196,9 @@ class Store:
     def met_problems(
         self, kernel: str | None = None, device: str | None = None
     ) -> list[tuple[str, str, str, int]]:
-        """The problems that programs met: (kernel, problem, device, count), most frequent first."""
+        """Return the problems that programs met, as (kernel, problem, device, count), most
+        frequent first.
+        """
         query = select(schema.met).where(equal(schema.met, {"kernel": kernel, "device": device}))
         with self.reading() as connection:
             found = [
@@ -206,7 +208,7 @@ class Store:
         return sorted(found, key=lambda each: (-each[3], each[:3]))
 
     def clear_met_problems(self) -> int:
-        """Forget the problems that programs met; how many there were."""
+        """Forget the problems that programs met; return how many there were."""
         with self.writing() as connection:
             return connection.execute(delete(schema.met)).rowcount
 
@@ -228,7 +230,7 @@ class Store:
             return read_trials(connection, condition)
 
     def started(self) -> dict[str, str]:
-        """When each run began."""
+        """Return when each run began."""
         with self.reading() as connection:
             found = connection.execute(select(schema.runs.c.id, schema.runs.c.started)).all()
         return {row.id: row.started for row in found}

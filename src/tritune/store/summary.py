@@ -1,4 +1,4 @@
-"""What a store knows of each task, in numbers: for `tritune db ls` and `tritune db show`."""
+"""Summaries of the tasks of a store, for `tritune db ls` and `tritune db show`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Summary:
 
 
 def summaries(store: Store, kernel: str | None = None) -> list[Summary]:
-    """Every task of a store, or of one kernel, sorted."""
+    """Summarise every task of a store, or of one kernel, sorted."""
     started = {run.id: run.started for run in store.runs()}
     found = []
     for task, group in groupby(store.all_trials(kernel), lambda trial: trial.task):

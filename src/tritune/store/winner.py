@@ -1,4 +1,4 @@
-"""Who won: one pure function from trials to a winner. Nothing of its answer is stored."""
+"""The rule that decides a winner: a pure function of the trials. Winners are not stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Winner:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the default config."""
+        """Return how many times as fast as the default config it is."""
         if self.ms is None or self.default_ms is None:
             return None
         return self.default_ms / self.ms
@@ -55,7 +55,7 @@ class _Candidate:
 
 
 def decide(trials: Iterable[Trial], started: Mapping[str, str] | None = None) -> Winner | None:
-    """The winner among the trials of one task, or None where nothing worked.
+    """Return the winner among the trials of one task, or None where nothing worked.
 
     `started` says when each run began; without it, a run is as old as its latest trial.
     """
@@ -79,7 +79,7 @@ def decide(trials: Iterable[Trial], started: Mapping[str, str] | None = None) ->
 def _left_undecided(
     alive: Sequence[Trial], shared: Mapping[str, tuple[Samples, ...]]
 ) -> Winner | None:
-    """The default, where the only shoot-outs decided nothing; None where none was held."""
+    """Return the default where the only shoot-outs were undecided; None where none was held."""
     default = next((trial for trial in alive if trial.default), None)
     held = any(each.stage == UNDECIDED for group in shared.values() for each in group)
     if default is None or not held:
@@ -91,7 +91,7 @@ def _left_undecided(
 
 
 def _shared_samples(alive: Sequence[Trial]) -> dict[str, tuple[Samples, ...]]:
-    """The samples that speak for each config: its own, and those of the config it equals."""
+    """Return the samples of each config: its own, or those of the config with the same binary."""
     own = {trial.config.key: trial.samples for trial in alive}
     return {
         trial.config.key: trial.samples or own.get(trial.duplicate_of or "", ()) for trial in alive
@@ -163,7 +163,7 @@ def _race(alive: Sequence[Trial], candidates: Sequence[_Candidate]) -> Winner:
 
 
 def _stalled(candidate: _Candidate) -> bool:
-    """Whether the machine's doing is in the median: nobody can tell what the config takes.
+    """Return whether stalls of the machine are in the median, which then says little.
 
     Stores from before samples were watched have such times, and so have devices that nobody can
     watch.
@@ -175,7 +175,7 @@ def _stalled(candidate: _Candidate) -> bool:
 def _claimed(
     alive: Sequence[Trial], shared: Mapping[str, tuple[Samples, ...]], run: str | None
 ) -> Winner | None:
-    """What another tool named the winner without saying how fast it was."""
+    """Return the winner that another tool named without a time."""
     named = [
         trial
         for trial in alive
@@ -196,7 +196,7 @@ def _simplicity(trial: Trial, default: Config | None) -> tuple[bool, int, str]:
 
 
 def _slower(other: _Candidate, best: _Candidate) -> bool:
-    """Whether the other config is slower than the best by more than the noise."""
+    """Return whether the other config is slower than the best by more than the noise."""
     if other.times[0] > best.times[-1]:
         return True  # as both tests below would say, but there may be thousands of others
     common = [key for key in best.rounds if key in other.rounds]
@@ -206,7 +206,7 @@ def _slower(other: _Candidate, best: _Candidate) -> bool:
 
 
 def _slower_by_rounds(other: Rounds, best: Rounds, common: Sequence[tuple[str, int]]) -> bool:
-    """The sign test: rounds of one race are interleaved, so what disturbs one disturbs both.
+    """Apply the sign test: rounds of a race are interleaved, so what disturbs one disturbs both.
 
     Where there are enough rounds, the other must have lost both halves as well: they may be of two
     processes, and what one process does to a config is no property of it.
@@ -221,7 +221,7 @@ def _slower_by_rounds(other: Rounds, best: Rounds, common: Sequence[tuple[str, i
 
 
 def _slower_by_ranks(other: Sequence[float], best: Sequence[float]) -> bool:
-    """The rank test (Mann-Whitney), on sorted times: how often does the best lose a comparison?"""
+    """Apply the rank test of Mann and Whitney to sorted times."""
     pairs = len(other) * len(best)
     # A tie counts as lost, which favours the simpler config.
     lost = sum(bisect_right(other, time) for time in best)

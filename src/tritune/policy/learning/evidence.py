@@ -43,7 +43,7 @@ class Evidence:
 
     @functools.cached_property
     def winners(self) -> Sequence[tuple[Fields, Config]]:
-        """The known problems, each with the fastest config."""
+        """Return the known problems, each with the fastest config."""
         return [
             (problem, min(times, key=lambda config: (sum(times[config]), config.key)))
             for problem, times in self.times_ms
@@ -124,7 +124,7 @@ def _beats(config: Halves, default: Halves) -> bool:
 
 
 def _finite(ms: Halves) -> list[float] | None:
-    """The times as JSON; None for a config that failed, which takes for ever."""
+    """Return the times as JSON; None for a config that failed."""
     return list(ms) if math.isfinite(sum(ms)) else None
 
 

@@ -37,7 +37,7 @@ def learn_and_save(store: Store, kernel: Kernel, device: Device) -> LearnedPolic
 
 
 def describe(store: Store, kernel: Kernel, device: Device) -> list[str]:
-    """What is known of a kernel on a device, in lines for people; none where nothing is."""
+    """Describe what was learned of a kernel on a device, in lines for people."""
     version = identity(kernel, device.target)
     policy = saved.load(store, kernel.name, version, device.fingerprint)
     rows = measured.read(store, kernel.name, version, device.fingerprint)

@@ -22,7 +22,7 @@ LARGEST_COST = 7.0
 
 @dataclass(frozen=True)
 class Regret:
-    """By which share answers were slower than the best known config, for problems held out.
+    """The share by which answers are slower than the best known config, for held-out problems.
 
     Only answers that somebody had measured are counted: for the others nobody knows.
     """
@@ -36,7 +36,7 @@ class Regret:
 
 @dataclass(frozen=True)
 class AgainstDefault:
-    """How answers that are not the default compare with it, for problems held out."""
+    """A comparison of answers with the default, for held-out problems."""
 
     #: The number of answers that were measured, and the default too.
     answers: int

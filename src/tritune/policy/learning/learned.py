@@ -41,7 +41,7 @@ class LearnedPolicy:
 
     @property
     def trusted(self) -> bool:
-        """Whether answers for problems held out are known to be no slower than the default."""
+        """Return whether held-out answers were measured to be no slower than the default."""
         held_out = self.held_out
         if held_out is None or held_out.answers < FEWEST_ANSWERS:
             return False
@@ -73,7 +73,7 @@ class LearnedPolicy:
 
     @property
     def answers(self) -> str:
-        """What problems that were not tuned run with, in words."""
+        """Say what problems that were not tuned run with."""
         if self.trusted:
             return (
                 "one of these configs where measurements on both sides speak for it, else the "

@@ -1,4 +1,4 @@
-"""What was measured of a kernel on a device, as a table: problems, configs, times."""
+"""The measured times of a kernel on a device, as a table: problems, configs, times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Measured:
-    """One problem and what each config took for it; infinite: it failed."""
+    """One problem and the time of each config; infinite: it failed."""
 
     problem: Fields
     times_ms: Mapping[Config, float]

@@ -10,7 +10,7 @@ from tritune.space import Config, Value
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one kernel took on one device with each config, in milliseconds; None where it failed.
+    """The time of one kernel on one device with each config, in ms; None where it failed.
 
     `name` says where it comes from, for people. `parameters` has the values that occur, in order.
     """
@@ -23,5 +23,5 @@ class Recorded:
 
     @property
     def best_ms(self) -> float | None:
-        """The shortest time, or None where every config failed."""
+        """Return the shortest time, or None where every config failed."""
         return min((ms for ms in self.results.values() if ms is not None), default=None)
