@@ -12,6 +12,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is not known: the nearest one, and all of them."""
+    return f"no {what} {name!r}{nearest(name, known)}; there are: {', '.join(known)}"
+
+
 def not_allowed(what: str, given: str, allowed: Iterable[str]) -> str:
     """Return the message for a word that is not allowed."""
     return f"{what} {given!r}{nearest(given, allowed)}, allowed: {', '.join(allowed)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -39,7 +38,6 @@ class Attention(Workload):
         "heads": 32,
         "group": 4,
         "queries": 1024,
-        "keys": 1024,
         "head_size": 128,
         "dtype": "float16",
         "causal": True,
@@ -48,18 +46,13 @@ class Attention(Workload):
         "mask": "none",
         "alibi": False,
     }
+    like: ClassVar = {"keys": "queries", "value_size": "head_size"}
     fixed: ClassVar = {"packed": False}
     buckets = ("batch", "queries", "keys")
     assisted = frozenset({"sdpa_folded"})
     # Scores in memory make attention slow, however well the code around them is fused.
     compilable = frozenset({"sdpa"})
     allowed: ClassVar = {"mask": ("none", "boolean", "additive")}
-
-    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Default to as many keys as queries, and to values as large as keys."""
-        alike = {"keys": values.get("queries"), "value_size": values.get("head_size", 128)}
-        given = {name: value for name, value in alike.items() if value is not None}
-        return {**super()._missing(values), **given}
 
     def impossible(self, problem: AttentionProblem) -> list[str]:
         reasons = too_large_heads(problem)

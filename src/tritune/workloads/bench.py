@@ -1,9 +1,8 @@
-"""Measuring an op beside its default config and what libraries have, in one process, in turns.
+"""Measure an op, its default config and the libraries' functions, interleaved in one process.
 
-Every round times each candidate once, in an order of its own, with cold caches; what counts is
-each one's median. Whatever fails or gives a wrong result is not timed. The loop that has shown the
-limit of the hardware takes its turns too; of that the shortest run counts, for a limit is what can
-be reached at best.
+Every round times each candidate once, in a shuffled order, with cold caches; the median counts.
+A function that fails or gives wrong results is not timed. The probe of the hardware's limit runs in
+every round too; of that the best rate counts.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def measure(
     libraries: Sequence[Library] = (),
     seed: int = 0,
 ) -> Row:
-    """Time the op as it is called, its default config and what libraries have, interleaved."""
+    """Time the op as it is called, its default config and the libraries' functions."""
     case = OpCase(workload, problem, device, seed)
     target = detect(device).target
     default = workload.kernel.default(problem, target.family, target.arch)
@@ -218,9 +217,7 @@ def _race(
     seconds: float,
     seed: int,
 ) -> tuple[dict[str, list[float]], int, float]:
-    """Samples of each, in milliseconds of a call; how many calls one sample has; the best rate of
-    the probe.
-    """
+    """Return each call's samples in ms, the calls in a sample, and the probe's best rate."""
     flush = Flush(case.device)
     watches = {n: stopwatch(case.device, call, case.restore, flush) for n, call in calls.items()}
     # The same number of calls in a sample for all: the first of them finds the caches cold.

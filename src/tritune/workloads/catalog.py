@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tritune.errors import TrituneError, nearest
+from tritune.errors import TrituneError, unknown
 from tritune.kernels.kernel import Problem
 from tritune.workloads.attention import Attention
 from tritune.workloads.attention_varlen import AttentionVarlen
@@ -33,13 +33,9 @@ WORKLOADS: dict[str, Workload] = {
 
 def workload_named(name: str) -> Workload:
     """Return the workload of this name."""
-    try:
-        return WORKLOADS[name]
-    except KeyError:
-        known = ", ".join(WORKLOADS)
-        raise TrituneError(
-            f"no op {name!r}{nearest(name, WORKLOADS)}; there are: {known}"
-        ) from None
+    if name not in WORKLOADS:
+        raise TrituneError(unknown("op", name, WORKLOADS))
+    return WORKLOADS[name]
 
 
 def workload_of(kernel: str, problem: Problem) -> Workload:

@@ -19,7 +19,7 @@ from tritune.workloads.inputs import Maker
 from tritune.workloads.reference.compared import Part, every_nth
 from tritune.workloads.workload import Inputs, Outputs, Vendors, Work, Workload, parameter
 
-#: Products whose reference takes a fraction of a second; see `visible.SCORES`.
+#: Products whose reference takes a fraction of a second; see `reference.attention`.
 PRODUCTS = {torch.float32: 2**32, torch.float16: 2**29, torch.bfloat16: 2**29}
 #: Elements of the weight that are converted in a fraction of a second.
 WEIGHTS = 2**25

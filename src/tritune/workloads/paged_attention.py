@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -43,6 +43,7 @@ class PagedAttention(Workload):
         "alibi": False,
         "sinks": False,
     }
+    like: ClassVar = {"value_size": "head_size", "kv_dtype": "dtype"}
     assisted = frozenset({"sdpa_gathered", "sdpa_padded_gathered"})
     compilable = frozenset({"sdpa", "sdpa_padded"})
     buckets = ("queries", "sequences", "keys")
@@ -50,12 +51,6 @@ class PagedAttention(Workload):
         "kv_dtype": (*FLOAT_NAMES, *QUANTIZED_NAMES),
         "page_size": tuple(range(1, LARGEST_PAGE + 1)),
     }
-
-    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Default to values as large as keys, cached in the dtype of the queries."""
-        found = super()._missing(values)
-        alike = {"value_size": "head_size", "kv_dtype": "dtype"}
-        return {**found, **{name: {**found, **values}[of] for name, of in alike.items()}}
 
     def impossible(self, problem: PagedAttentionProblem) -> list[str]:
         reasons = too_large_heads(problem)
@@ -127,7 +122,7 @@ class PagedAttention(Workload):
             return found
         q, lengths = inputs["q"], inputs["seq_lens"].tolist()
         queries = list(itertools.pairwise(inputs["cu_seqlens_q"].tolist()))
-        # Made when first used, and once for all: they take as much memory as the cache.
+        # Gathered when first used, and once: they take as much memory as the cache.
         gathered = functools.cache(lambda: _padded(inputs, q.dtype))
 
         def calls(k_v: Callable[[int], tuple[torch.Tensor, torch.Tensor]]) -> list[Any]:
@@ -146,9 +141,9 @@ class PagedAttention(Workload):
         found["sdpa"] = in_pages
         found["sdpa_gathered"] = lambda: torch.cat([call() for call in ready()])
         if "alibi_slopes" not in inputs and len(lengths) == q.shape[0] > 1:
-            seen = _seen(inputs)
-            found["sdpa_padded"] = lambda: padded_sdpa(q, *_padded(inputs, q.dtype), seen)
-            found["sdpa_padded_gathered"] = lambda: padded_sdpa(q, *gathered(), seen)
+            visible = _visible(inputs)
+            found["sdpa_padded"] = lambda: padded_sdpa(q, *_padded(inputs, q.dtype), visible)
+            found["sdpa_padded_gathered"] = lambda: padded_sdpa(q, *gathered(), visible)
         return found
 
     def work(self, problem: PagedAttentionProblem) -> Work:
@@ -192,7 +187,7 @@ def _padded(inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Ten
     return k, v
 
 
-def _seen(inputs: Inputs) -> torch.Tensor:
+def _visible(inputs: Inputs) -> torch.Tensor:
     """Return the mask of the padded keys that the last query of each sequence sees."""
     pages, page_size = inputs["block_table"].shape[1], inputs["k_cache"].shape[1]
     ends = inputs["seq_lens"][:, None]

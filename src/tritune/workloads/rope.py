@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -34,11 +33,8 @@ class Rope(Workload):
         "dtype": "float16",
     }
 
+    like: ClassVar = {"rotary": "size"}
     buckets = ("tokens",)
-
-    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        size = values.get("size", self.defaults["size"])
-        return {**super()._missing(values), "rotary": size}
 
     def impossible(self, problem: RopeProblem) -> list[str]:
         if problem.rotary % 2 == 0 and problem.rotary <= problem.size:

@@ -56,6 +56,8 @@ class Workload(ABC):
     kernel: ClassVar[Kernel]
     #: The values of fields that are not given.
     defaults: ClassVar[Mapping[str, Any]]
+    #: Fields that have the value of another one if they are not given.
+    like: ClassVar[Mapping[str, str]] = {}
     #: Fields that are the same in every problem of this op, if not of its kernel.
     fixed: ClassVar[Mapping[str, Any]] = {}
     #: Fields that the op rounds up to powers of two.
@@ -70,7 +72,9 @@ class Workload(ABC):
 
     def problem(self, **values: Any) -> Problem:
         """Return the problem with these fields, in the bucket that the op puts it in."""
-        return self.rounded(self._checked({**self._missing(values), **values}))
+        given = {**self.defaults, **self.fixed, **values}
+        like = {name: given[other] for name, other in self.like.items()}
+        return self.rounded(self._checked({**like, **given}))
 
     def parse(self, text: str) -> Problem:
         """Return the problem of a text such as "batch=1 dtype=float16 causal=true"."""
@@ -98,9 +102,6 @@ class Workload(ABC):
     def owns(self, problem: Problem) -> bool:
         """Return whether a problem of the kernel belongs to this op."""
         return all(problem.fields()[name] == value for name, value in self.fixed.items())
-
-    def _missing(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.defaults, **self.fixed}
 
     def _checked(self, values: dict[str, Any]) -> Problem:
         fixed = {name: (value,) for name, value in self.fixed.items()}

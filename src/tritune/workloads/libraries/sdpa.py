@@ -61,15 +61,15 @@ def packed_sdpa(
 
 
 def padded_sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor
 ) -> torch.Tensor:
     """Attend with one query per sequence, (sequences, heads, size), to padded keys and values.
 
-    Those are (sequences, keys, heads, size); `seen`, (sequences, keys), masks the padding.
+    Those are (sequences, keys, heads, size); `visible`, (sequences, keys), masks the padding.
     """
     folded = q.reshape(q.shape[0], k.shape[2], -1, q.shape[2])
     out = functional.scaled_dot_product_attention(
-        folded, k.transpose(1, 2), v.transpose(1, 2), attn_mask=seen[:, None, None]
+        folded, k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible[:, None, None]
     )
     return out.reshape(*q.shape[:2], v.shape[3])
 

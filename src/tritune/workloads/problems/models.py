@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from tritune.errors import TrituneError, nearest
+from tritune.errors import TrituneError, unknown
 from tritune.workloads.problems.parse import wrong_types
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
@@ -38,25 +38,25 @@ class Model:
     vocab: int
     #: The activation of the feed-forward layer's gate; None if it is none of ACTIVATIONS.
     activation: str | None = "silu"
-    #: How many keys a query sees in the layers that have a window.
+    #: The window of layers with sliding-window attention.
     window: int | None = None
     #: True if there are layers without a window, too.
     full_attention: bool = True
     softcap: bool = False
     sinks: bool = False
     alibi: bool = False
-    #: How many elements of a head are turned by its position: all if None, none if 0.
+    #: Elements of a head with a rotary embedding: all if None.
     rotary: int | None = None
     #: True if queries and keys are normalised head by head.
     qk_norm: bool = False
-    #: How many experts a token goes to; None where there is one feed-forward layer for all.
+    #: The number of experts that a token is routed to; None without experts.
     active_experts: int | None = None
     #: Bits of a quantized weight: 8 or 4.
     weight_bits: int | None = None
 
     @property
     def group(self) -> int:
-        """Return how many query heads share a KV head."""
+        """Return the number of query heads that share a KV head."""
         return self.heads // self.kv_heads
 
     @property
@@ -96,8 +96,7 @@ def load_model(name_or_path: str) -> Model:
     if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
         raise ModelError(f"there is no file {name_or_path}")
     raise ModelError(
-        f"no model {name_or_path!r}{nearest(name_or_path, PRESETS)}; there are: "
-        f"{', '.join(PRESETS)}; or give a YAML or JSON file of your own"
+        f"{unknown('model', name_or_path, PRESETS)}; or give a YAML or JSON file of your own"
     )
 
 

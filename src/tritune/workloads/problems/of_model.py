@@ -23,7 +23,7 @@ PAGE_SIZE = 16
 
 
 class Step(NamedTuple):
-    """One step of a server: so many sequences, the new tokens of each, and all of its tokens."""
+    """One step of a server: the number of sequences, and of new and of all tokens of each."""
 
     sequences: int
     queries: int
@@ -86,7 +86,7 @@ def problems_of(
     if effort not in EFFORTS:
         raise TrituneError(not_allowed("effort", effort, EFFORTS))
     kind = torch.device(device).type
-    # Layers are quantized, or they are not; both forms are there for whom asks for them.
+    # Layers are quantized, or they are not; `ops` may name both.
     other = "linear_quantized" if model.weight_bits is None else "linear"
     chosen = [op for op in WORKLOADS if op != other]
     if ops is not None:
@@ -116,7 +116,7 @@ def attention_fields(model: Model, step: Step, window: int | None) -> dict[str, 
 
 
 def paged_fields(model: Model, step: Step, windowed: bool) -> dict[str, Any]:
-    """Return the same over a paged cache; keys are those that a window lets the queries see."""
+    """Return the same for a paged cache; keys are those within the window."""
     return {
         "head_size": model.head_size,
         "kv_heads": model.kv_heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tritune.errors import TrituneError, nearest
+from tritune.errors import TrituneError, unknown
 from tritune.kernels.kernel import Problem
 from tritune.workloads.catalog import workload_named
 from tritune.workloads.problems.models import PRESETS, Model
@@ -21,14 +21,9 @@ OSS, MISTRAL = PRESETS["gpt-oss-20b"], PRESETS["mistral-7b"]
 
 def suite(name: str) -> list[tuple[str, Problem]]:
     """Return the ops and problems of a suite, each once."""
-    try:
-        entries = SUITES[name]
-    except KeyError:
-        known = ", ".join(SUITES)
-        raise TrituneError(
-            f"no suite {name!r}{nearest(name, SUITES)}; there are: {known}"
-        ) from None
-    found = ((op, workload_named(op).problem(**fields)) for op, fields in entries)
+    if name not in SUITES:
+        raise TrituneError(unknown("suite", name, SUITES))
+    found = ((op, workload_named(op).problem(**fields)) for op, fields in SUITES[name])
     return list(dict.fromkeys(found))
 
 
@@ -101,7 +96,7 @@ def _linear() -> Iterator[Entry]:
 
 
 def _vendors() -> Iterator[Entry]:
-    """Yield what vendors' libraries are best at: large GEMMs, prefill, GEMV."""
+    """Yield problems that vendors' libraries are best at: large GEMMs, prefill, GEMV."""
     for dtype in (F32, BF16):
         yield from (_projection(rows, dtype) for rows in (1024, 1, 4))
         for causal in (False, True):

@@ -1,4 +1,4 @@
-"""How many of a model's problems are tuned on a device; the others run with their defaults."""
+"""Count the problems of a model that are tuned on a device, and describe the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tritune.workloads.problems.of_model import problems_of
 
 #: The dtypes that models are served in.
 DTYPES = ("float32", "bfloat16")
-#: For each op and dtype, how many problems are tuned, and how many there are.
+#: By op and dtype: the number of tuned problems, and of all.
 Counts = Mapping[tuple[str, str], tuple[int, int]]
 
 
