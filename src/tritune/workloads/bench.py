@@ -31,7 +31,7 @@ from tritune.tuning.measure.timing import CpuStopwatch, Flush, stopwatch
 from tritune.tuning.measure.verify import judge, judge_vendor, outputs_of
 from tritune.workloads.case import OpCase
 from tritune.workloads.libraries import crash_check
-from tritune.workloads.libraries.library import Library, assisted, vendors
+from tritune.workloads.libraries.library import Library, assisted, in_a_line, vendors
 from tritune.workloads.workload import Outputs, Workload
 
 OURS, DEFAULT = "ours", "default"
@@ -154,39 +154,25 @@ def measure(
 def _rivals(
     case: OpCase, libraries: Sequence[Library], expected: Expected
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """Return the libraries' calls that give right results, and why the others are left out.
-
-    A library that fails does not stop the others.
-    """
+    """Return the libraries' calls that give right results, and why the others are left out."""
     # torch keeps a few compiled versions of a function, searches them in every call, and stops
     # compiling when there are too many. Each problem starts without any.
     torch.compiler.reset()
-    right, failed = {}, {}
-    for library in libraries:
-        reason = crash_check.crash_of(library, case.workload, case.problem)
-        if reason is not None:
-            failed[library.name] = f"ends its process: {reason}"
-            continue
+    crashes = {each: crash_check.crash_of(each, case.workload, case.problem) for each in libraries}
+    sound = [library for library, crash in crashes.items() if crash is None]
+    offered, failed = vendors(case.workload, case.inputs, sound)
+    failed |= {each.name: f"ends its process: {crash}" for each, crash in crashes.items() if crash}
+    right = {}
+    for name, call in offered.items():
         try:
-            offered = vendors(case.workload, case.inputs, [library])
+            reason = judge_vendor(_outputs(case, call), expected, ())
         except Exception as error:
-            failed[library.name] = _in_a_line(error)
-            continue
-        for name, call in offered.items():
-            try:
-                reason = judge_vendor(_outputs(case, call), expected, ())
-            except Exception as error:
-                reason = _in_a_line(error)
-            if reason is None:
-                right[name] = call
-            else:
-                failed[name] = reason
+            reason = in_a_line(error)
+        if reason is None:
+            right[name] = call
+        else:
+            failed[name] = reason
     return right, failed
-
-
-def _in_a_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _outputs(case: OpCase, call: Callable[[], Any]) -> Sequence[torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -115,11 +115,7 @@ class OpCase:
     @functools.cached_property
     def _vendors(self) -> Mapping[str, Callable[[], Any]]:
         self.restore()
-        found: dict[str, Callable[[], Any]] = {}
-        for library in usable(self.device):
-            # A library that fails does not stop the others.
-            with suppress(Exception):
-                found |= vendors(self.workload, self._inputs, [library])
+        found, _ = vendors(self.workload, self._inputs, usable(self.device))
         return {
             name: functools.partial(self._outputs_of, call)
             for name, call in found.items()

@@ -49,8 +49,9 @@ def failure_of(command: Sequence[str]) -> str | None:
 def main(library: str, workload: str, fields: str) -> None:
     """Make each of a library's calls for a problem twice: the first one compiles."""
     case = open_case(workload, json.loads(fields))
-    with torch.no_grad(), suppress(Exception):
-        for call in vendors(case.workload, case.inputs, [LIBRARIES[library]]).values():
+    with torch.no_grad():
+        calls, _ = vendors(case.workload, case.inputs, [LIBRARIES[library]])
+        for call in calls.values():
             with suppress(Exception):
                 call()
                 call()

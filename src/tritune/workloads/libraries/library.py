@@ -68,13 +68,29 @@ def library_named(name: str, device: torch.device) -> Library:
     return library
 
 
-def vendors(workload: Workload, inputs: Inputs, libraries: Sequence[Library]) -> Vendors:
-    """Return the libraries' calls for the same arguments, named after library and function."""
-    return {
-        f"{library.name} {name}": call
-        for library in libraries
-        for name, call in library.offers(workload, inputs).items()
-    }
+def vendors(
+    workload: Workload, inputs: Inputs, libraries: Sequence[Library]
+) -> tuple[Vendors, dict[str, str]]:
+    """Return the libraries' calls for the same arguments, and why libraries have failed.
+
+    Calls are named after library and function. A library that fails does not stop the others.
+    """
+    found: Vendors = {}
+    failed = {}
+    for library in libraries:
+        try:
+            offered = library.offers(workload, inputs)
+        except Exception as error:
+            failed[library.name] = in_a_line(error)
+        else:
+            found |= {f"{library.name} {name}": call for name, call in offered.items()}
+    return found, failed
+
+
+def in_a_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def assisted(workload: Workload, vendor: str) -> bool:
