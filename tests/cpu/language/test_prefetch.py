@@ -1,7 +1,7 @@
-"""What products with few rows ask memory for before they read it.
+"""The lines that skinny GEMM prefetches.
 
-A kernel is compiled as usual but for its last step: where it would ask for a line of memory, it
-calls a function that writes the address down.
+A kernel is compiled as usual, except that instead of a prefetch it calls a function that records
+the address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tritune.cpu import codegen, features
 from tritune.cpu.launch import loader
 
 LINE = 64
-_ASKED = re.compile(r"@llvm\.prefetch\.p0\(ptr ([^,]*%?[\w.]+), i32 \d, i32 \d, i32 \d\)")
+_PREFETCH = re.compile(r"@llvm\.prefetch\.p0\(ptr ([^,]*%?[\w.]+), i32 \d, i32 \d, i32 \d\)")
 
 
 @triton.jit
@@ -43,13 +43,13 @@ def few_rows_kernel(
     tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
 
 
-def asked_by(
+def prefetched_by(
     compiled: Any, tensors: Sequence[torch.Tensor], *numbers: int, programs: int = 1
 ) -> list[int]:
-    """The addresses that programs ask for, in their order."""
-    text, count = _ASKED.subn(r"@asked(ptr \1)", compiled.asm["llir"])
-    assert count, "nothing is asked for"
-    text = re.sub(r"declare void @llvm\.prefetch.*", "declare void @asked(ptr)", text)
+    """Return the addresses that programs prefetch, in order."""
+    text, count = _PREFETCH.subn(r"@prefetched(ptr \1)", compiled.asm["llir"])
+    assert count, "nothing is prefetched"
+    text = re.sub(r"declare void @llvm\.prefetch.*", "declare void @prefetched(ptr)", text)
     cpu = features.host()
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(codegen.object_code(text, codegen.assembly(text, cpu), cpu))
@@ -58,12 +58,12 @@ def asked_by(
     assert parallel is not None
     builder.import_symbol("GOMP_parallel", parallel)
     found: list[int] = []
-    write_down = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(found.append)
-    address = ctypes.cast(write_down, ctypes.c_void_p).value
+    record = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(found.append)
+    address = ctypes.cast(record, ctypes.c_void_p).value
     assert address is not None
-    builder.import_symbol("asked", address)
+    builder.import_symbol("prefetched", address)
     builder.export_symbol(loader.ENTRY)
-    tracker = builder.link(loader._jit(), f"asking{id(found)}")
+    tracker = builder.link(loader._jit(), f"prefetching{id(found)}")
     entry: Callable[..., None] = loader.Entry(tracker[loader.ENTRY])
     addresses = struct.pack(f"<{len(tensors)}Q", *(tensor.data_ptr() for tensor in tensors))
     addresses += struct.pack(f"<{len(numbers)}q", *numbers)
@@ -85,7 +85,7 @@ def asked_by(
     ],
 )
 @pytest.mark.parametrize("few", [1, 4])
-def test_every_line_is_asked_for_once_and_the_first_ones_at_the_start(
+def test_every_line_is_prefetched_once_and_the_first_ones_in_the_prologue(
     dtype: torch.dtype, many: int, k: int, ahead_bytes: int, tiles: float, few: int
 ) -> None:
     steps = 8
@@ -98,18 +98,18 @@ def test_every_line_is_asked_for_once_and_the_first_ones_at_the_start(
 
     row, size = k * steps * weight.element_size(), weight.element_size()
     begin = weight.data_ptr()
-    asked = [address - begin for address in asked_by(compiled, (x, weight, out))]
-    # Every iteration asks for a tile, and the first one for those before which nobody came.
-    assert len(asked) == (steps + tiles) * many * k * size // LINE
-    inside = [offset for offset in asked if 0 <= offset < many * row]
+    prefetched = [address - begin for address in prefetched_by(compiled, (x, weight, out))]
+    # Every iteration prefetches a tile, and the prologue those that no iteration could.
+    assert len(prefetched) == (steps + tiles) * many * k * size // LINE
+    inside = [offset for offset in prefetched if 0 <= offset < many * row]
     lines = Counter(offset // LINE for offset in inside)
     every = {(r * row + b) // LINE for r in range(many) for b in range(0, row, LINE)}
-    assert set(lines) == every, "every line is asked for"
+    assert set(lines) == every, "every line is prefetched"
 
     def tile_of(offset: int) -> int:
         return offset % row // (k * size)
 
-    # Past the end of a row comes the next one, the beginning of which is asked for once more.
+    # Past the end of a row comes the next one, the beginning of which is prefetched again.
     ahead = max(int(tiles), 1)
     later = Counter(offset // LINE for offset in inside if tile_of(offset) >= ahead)
     assert set(later.values()) == {1}, "and once only"
@@ -136,8 +136,8 @@ def rows_by_table_kernel(
     tl.store(out_ptr + few[:, None] * ROWS + rows[None, :], acc)
 
 
-def pages_asked_for(dtype: torch.dtype, rows: int, writes: bool = False) -> list[list[int]]:
-    """The lines of pages 5, 2, 7, 0, 3, of 64 numbers in each row, as they are asked for."""
+def prefetched_pages(dtype: torch.dtype, rows: int, writes: bool = False) -> list[list[int]]:
+    """The lines of pages 5, 2, 7, 0, 3, of 64 numbers in each row, as they are prefetched."""
     few, k, pages = 4, 64, torch.tensor([5, 2, 7, 0, 3], dtype=torch.int32)
     cache, x = normal(dtype, 8 * rows, k), normal(dtype, few, k)
     out = torch.empty(few, rows)
@@ -146,36 +146,36 @@ def pages_asked_for(dtype: torch.dtype, rows: int, writes: bool = False) -> list
     expected = x.double() @ cache.double().view(8, rows, k)[pages.long()].sum(0).T
     torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-1)
     page_bytes = rows * k * cache.element_size()
-    found = [a - cache.data_ptr() for a in asked_by(compiled, tensors, len(pages))]
+    found = [a - cache.data_ptr() for a in prefetched_by(compiled, tensors, len(pages))]
     return [[offset // page_bytes, offset % page_bytes // LINE] for offset in found]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_table_tells_what_to_ask_for(dtype: torch.dtype) -> None:
+def test_pages_are_prefetched_through_the_table(dtype: torch.dtype) -> None:
     rows = 16
-    asked = pages_asked_for(dtype, rows)
+    found = prefetched_pages(dtype, rows)
     lines = rows * 64 * dtype.itemsize // LINE
     # Each page while the one before it is read; after the last there is none but itself.
-    assert [page for page, _ in asked[::lines]] == [2, 7, 0, 3, 3]
-    for first in range(0, len(asked), lines):
-        assert sorted(asked[first : first + lines]) == [[asked[first][0], n] for n in range(lines)]
+    assert [page for page, _ in found[::lines]] == [2, 7, 0, 3, 3]
+    for first in range(0, len(found), lines):
+        assert sorted(found[first : first + lines]) == [[found[first][0], n] for n in range(lines)]
 
 
-def test_a_table_tells_what_follows_a_large_tile() -> None:
+def test_the_page_after_a_large_tile_is_prefetched_through_the_table() -> None:
     rows = 64
-    asked = pages_asked_for(torch.float32, rows)
+    found = prefetched_pages(torch.float32, rows)
     lines = rows * 64 * 4 // LINE
-    half = [sorted(asked[first : first + lines // 2]) for first in range(0, len(asked), lines // 2)]
+    half = [sorted(found[first : first + lines // 2]) for first in range(0, len(found), lines // 2)]
     lower, upper = range(lines // 2), range(lines // 2, lines)
     tiles = [(5, upper), (2, lower), (2, upper), (7, lower), (7, upper), (0, lower), (0, upper)]
     tiles += [(3, lower), (3, upper), (3, lower)]
     assert half == [[[page, line] for line in part] for page, part in tiles]
 
 
-def test_a_table_that_the_loop_writes_tells_nothing() -> None:
+def test_a_table_that_the_loop_writes_is_not_used_for_prefetching() -> None:
     rows = 16
-    asked = pages_asked_for(torch.float32, rows, writes=True)
-    pages = [page for page, _ in asked]
+    found = prefetched_pages(torch.float32, rows, writes=True)
+    pages = [page for page, _ in found]
     assert set(pages) <= {5, 2, 7, 0, 3}
     assert pages[: len(pages) // 5] == [5] * (len(pages) // 5)
 
@@ -236,7 +236,7 @@ def chunks_kernel(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("few", [1, 16])
 @pytest.mark.parametrize("kernel", [wrapped_columns_kernel, descriptor_kernel, chunks_kernel])
-def test_lines_are_asked_for_where_columns_have_addresses_of_their_own(
+def test_lines_are_prefetched_where_columns_have_addresses_of_their_own(
     kernel: Any, few: int, dtype: torch.dtype
 ) -> None:
     n, k, block, depth = 96, 208, 64, 32
@@ -247,6 +247,6 @@ def test_lines_are_asked_for_where_columns_have_addresses_of_their_own(
     compiled = kernel[programs,](x, stored, out, n, k, few, block, depth)
     torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=1e-4, atol=1e-4)
     begin, size = stored.data_ptr(), stored.numel() * stored.element_size()
-    asked = asked_by(compiled, (x, stored, out), n, k, programs=programs)
-    lines = {(address - begin) // LINE for address in asked if 0 <= address - begin < size}
+    prefetched = prefetched_by(compiled, (x, stored, out), n, k, programs=programs)
+    lines = {(address - begin) // LINE for address in prefetched if 0 <= address - begin < size}
     assert len(lines) > size // LINE // 2

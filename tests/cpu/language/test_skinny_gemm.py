@@ -1,4 +1,4 @@
-"""Products with few rows on one side, whose other operand is read where it lies."""
+"""Skinny GEMM: products with few rows on one side, whose other operand is streamed."""
 
 import re
 
@@ -45,10 +45,10 @@ def rows_kernel(
 
 @triton.jit
 def columns_kernel(
-    x_ptr, w_ptr, out_ptr, count, shrink, steps,
+    x_ptr, w_ptr, out_ptr, count, rescale, steps,
     FEW: tl.constexpr, MANY: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """acc = acc * shrink + x w over tiles of K rows of w, contiguous along the columns."""
+    """acc = acc * rescale + x w over tiles of K rows of w, contiguous along the columns."""
     few = tl.arange(0, FEW)
     many = tl.arange(0, MANY)
     acc = tl.zeros([FEW, MANY], tl.float32)
@@ -56,12 +56,12 @@ def columns_kernel(
         k = step * K + tl.arange(0, K)
         x = tl.load(x_ptr + few[:, None] * (K * steps) + k[None, :])
         w = tl.load(w_ptr + k[:, None] * MANY + many[None, :], mask=(k < count)[:, None], other=0.0)
-        acc = tl.dot(x, w, acc * shrink, input_precision="ieee")
+        acc = tl.dot(x, w, acc * rescale, input_precision="ieee")
     tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
 
 
 def assert_near(out: torch.Tensor, exact: torch.Tensor, terms: int) -> None:
-    """Within what so many roundings to fp32 may add up to."""
+    """Assert equality within the error of so many roundings to fp32."""
     worst = (out.double() - exact).abs().max().item()
     limit = 1e-7 * (terms + 4) * max(1.0, exact.abs().max().item())
     assert worst <= limit, f"largest error {worst:.3g}, allowed {limit:.3g}"
@@ -72,7 +72,7 @@ DTYPES = ["float32", "bfloat16", "float16"]
 
 
 def with_nan_past(w: torch.Tensor, count: int) -> torch.Tensor:
-    """What is masked off must not be looked at, or must not matter."""
+    """Fill with NaN what is masked off: it must not be read, or must not matter."""
     w = w.clone()
     w[count:] = float("nan")
     return w
@@ -81,7 +81,7 @@ def with_nan_past(w: torch.Tensor, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("count", [64, 37], ids=["whole", "masked"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("few", FEW)
-def test_rows_that_lie_along_k(few, dtype, count):
+def test_the_streamed_operand_is_contiguous_along_k(few, dtype, count):
     x, w = (normal(dtype_of(dtype), n, 256, seed=n) for n in (few, 64))
     w = with_nan_past(w, count)
     arguments = {"FEW": few, "MANY": 64, "K": 128, "FEW_FIRST": True}
@@ -102,7 +102,7 @@ def test_few_columns_instead_of_few_rows(few, dtype):
 @pytest.mark.parametrize("count", [64, 41], ids=["whole", "masked"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("few", FEW)
-def test_rows_that_lie_across_k(few, dtype, count):
+def test_the_streamed_operand_is_contiguous_along_n(few, dtype, count):
     x, w = normal(dtype_of(dtype), few, 64), normal(dtype_of(dtype), 64, 128, seed=1)
     w = with_nan_past(w, count)
     arguments = {"FEW": few, "MANY": 128, "K": 32}
@@ -116,7 +116,7 @@ def test_rows_that_lie_across_k(few, dtype, count):
 
 @pytest.mark.parametrize(("along", "many"), [("k", 64), ("many", 128)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_products_of_bf16_come_in_pairs_where_a_cpu_adds_them_up_so(dtype, along, many):
+def test_bf16_is_multiplied_in_pairs_where_a_cpu_can(dtype, along, many):
     x, w, out = torch.zeros(4, 64), torch.zeros(many, 128), torch.zeros(4, many)
     x, w = x.to(dtype_of(dtype)), w.to(dtype_of(dtype))
     if along == "k":
@@ -168,7 +168,7 @@ def codes_kernel(
 @pytest.mark.parametrize("half", [False, True], ids=["bytes", "halves"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("few", FEW)
-def test_codes_are_converted_on_the_way(few, dtype, half):
+def test_codes_are_converted_in_registers(few, dtype, half):
     x = normal(torch.float32, few, 128)
     low, high = (0, 256) if dtype == torch.uint8 else (-128, 128)
     codes = torch.randint(low, high, (32, 128), generator=torch.manual_seed(0)).to(dtype)
@@ -214,7 +214,7 @@ def both_kernel(x_ptr, w_ptr, out_ptr, rows_ptr, FEW: tl.constexpr, K: tl.conste
     tl.store(rows_ptr + k, tl.sum(w.to(tl.float32), axis=1))
 
 
-def test_a_tile_that_others_need_too():
+def test_a_streamed_tile_with_other_users():
     x, w = normal(torch.float32, 4, 32), normal(torch.float32, 32, 32, seed=1)
     *_, out, rows = launch(
         both_kernel, (1,), x, w, torch.zeros(4, 32), torch.zeros(32), FEW=4, K=32
@@ -255,7 +255,7 @@ def halves_kernel(
 @pytest.mark.parametrize("also", ["nothing", "overwritten", "stored", "added up"])
 @pytest.mark.parametrize("count", [32, 21], ids=["whole", "masked"])
 @pytest.mark.parametrize("few", FEW)
-def test_a_product_that_goes_on_with_the_sums_of_another(few, count, also):
+def test_a_product_that_continues_the_sums_of_another(few, count, also):
     x, y = (normal(torch.float32, few, 64, seed=seed) for seed in (1, 2))
     codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
     arguments = {"FEW": few, "MANY": 32, "K": 64, "ALSO": also}
@@ -273,18 +273,18 @@ def test_a_product_that_goes_on_with_the_sums_of_another(few, count, also):
 @pytest.mark.parametrize(
     ("also", "together"), [("nothing", True), ("stored", False), ("overwritten", False)]
 )
-def test_two_products_share_a_pass_unless_the_first_is_wanted_alone(also, together):
+def test_two_products_are_fused_unless_the_first_has_other_users(also, together):
     tensors = [torch.zeros(1, 64), torch.zeros(1, 64), torch.zeros(32, 64, dtype=torch.uint8)]
     tensors += [torch.zeros(1, 32), torch.zeros(1, 32)]
     arguments = {"FEW": 1, "MANY": 32, "K": 64, "ALSO": also}
     compiled = halves_kernel[(1,)](*tensors, 32, **arguments)
     # One loop over rows of codes is for whole tiles, one for those at the edge.
-    loops = re.findall(r"^many\.head[.\d]*:", compiled.asm["llir"], re.MULTILINE)
+    loops = re.findall(r"^n\.head[.\d]*:", compiled.asm["llir"], re.MULTILINE)
     assert (len(loops) == 2) == together, loops
 
 
-def test_numbers_that_are_nearly_too_small():
-    """Bytes are taken where they lie, and what they are multiplied with is made smaller for it."""
+def test_the_smallest_numbers_that_are_scaled_exactly():
+    """Bytes stay in place, and the stationary operand is scaled down instead."""
     x, y = (normal(torch.float32, 1, 64, seed=seed) for seed in (1, 2))
     codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
     tiny = 2.0**-100
@@ -297,7 +297,7 @@ def test_numbers_that_are_nearly_too_small():
 
 @triton.jit
 def unequal_kernel(x_ptr, w_ptr, out_ptr, FEW: tl.constexpr, MANY: tl.constexpr):
-    """A product with 64 steps goes on with the sums of one with 32."""
+    """A product with 64 steps continues the sums of one with 32."""
     few = tl.arange(0, FEW)
     many = tl.arange(0, MANY)
     short, rest = tl.arange(0, 32), 32 + tl.arange(0, 64)
@@ -330,7 +330,7 @@ def codes_across_kernel(
 
 
 @pytest.mark.parametrize("few", FEW)
-def test_codes_that_lie_across_k(few):
+def test_codes_that_are_contiguous_along_n(few):
     x = normal(torch.float32, few, 32)
     codes = torch.randint(0, 256, (32, 64), generator=torch.manual_seed(0)).to(torch.uint8)
     arguments = {"FEW": few, "MANY": 64, "K": 32}
@@ -350,7 +350,7 @@ def same_rows_kernel(x_ptr, w_ptr, out_ptr, steps, MANY: tl.constexpr, K: tl.con
     tl.store(out_ptr + few[:, None] * MANY + many[None, :], acc)
 
 
-def test_what_every_iteration_multiplies_is_put_in_place_once():
+def test_a_loop_invariant_operand_is_packed_once():
     x, w = normal(torch.bfloat16, 4, 64), normal(torch.bfloat16, 3, 32, 64, seed=1)
     out = torch.zeros(4, 32)
     compiled = same_rows_kernel[(1,)](x, w, out, 3, MANY=32, K=64)

@@ -1,4 +1,4 @@
-"""Products of bf16 with integers that are bytes, or some bits of them."""
+"""Products of bf16 with integers made of bytes, or of some of their bits."""
 
 import pytest
 import torch
@@ -43,14 +43,14 @@ def codes_kernel(
 
 
 def every_byte(rows: int, k: int, dtype: torch.dtype) -> torch.Tensor:
-    """All values of a byte and more, those at the ends of the range among the first."""
+    """Return all values of a byte and more, beginning with the ends of the range."""
     each = torch.tensor([0, 255, 127, 128, 1, 254, 15, 240, 16, 129]).to(torch.uint8)
     more = torch.randint(0, 256, (rows * k - 10,), generator=torch.manual_seed(0)).to(torch.uint8)
     return torch.cat((each, more)).reshape(rows, k).view(dtype)
 
 
 def assert_near(out: torch.Tensor, x: torch.Tensor, codes: torch.Tensor) -> None:
-    """Within the roundings of sums of up to 192 more in each number."""
+    """Assert equality within the rounding errors of sums with a bias of up to 192."""
     x, codes = x.double(), codes.double()
     limit = 2**-22 * (x.abs() @ (codes.abs() + 192).T)
     assert ((out.double() - 0.5 - x @ codes.T).abs() <= limit).all()
@@ -149,7 +149,7 @@ def test_bits_that_are_masked_before_they_are_shifted(mask, shift):
 
 
 def test_equal_numbers_add_up_exactly():
-    """What is taken off at the start is all that was too much."""
+    """The bias correction is exact."""
     x = torch.full((1, 128), 1000 / 3).bfloat16()
     codes = torch.full((32, 64), 0x88, dtype=torch.uint8)
     *_, out = launch(halves_kernel, (1,), x, codes, torch.zeros(1, 32), FEW=1, MANY=32, K=64)
