@@ -235,3 +235,26 @@ def test_what_the_default_config_may_do_others_may_too(tmp_path, kernel, out):
     case.restore()
     sample = [each.clone() for each in case.run(configs[0])]
     assert [verify(case, config, None, sample) for config in configs] == [None, None]
+
+
+@triton.jit
+def add_pair(pair, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(pair[0] + at) + tl.load(pair[1] + at))
+
+
+def test_arguments_may_hold_tensors_inside(tmp_path):
+    """Descriptors, reinterpreted tensors and tuples; none is read to compile."""
+    (tmp_path / "tiles").mkdir()
+    source, target = torch.randn(4, 16), torch.zeros(4, 16)
+    tiles = [TensorDescriptor.from_tensor(each, [4, 16]) for each in (source, target)]
+    case = case_of(tmp_path / "tiles", copy_tile, tiles, grid=(1,), configs=(SMALL,))
+    case.compile(SMALL)
+    case.restore()
+    torch.testing.assert_close(case.run(SMALL)[0], source)
+    x, out = torch.arange(16.0), torch.zeros(16)
+    bits = triton.reinterpret(out.view(torch.int32), tl.float32)
+    case = case_of(tmp_path, add_pair, ((x, x), bits), grid=(1,), configs=(SMALL,))
+    case.compile(SMALL)
+    case.restore()
+    torch.testing.assert_close(case.run(SMALL)[0].view(torch.float32), 2 * x)
