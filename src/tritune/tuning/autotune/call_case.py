@@ -50,14 +50,13 @@ class CallCase:
         self.device = self._outline.device
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self._launches = dict(self._outline.launches or {})
+        self._derived: dict[Config, LaunchArguments] = {}
 
     def compile(self, config: Config) -> list[Launch]:
         """Compile for the arguments; their memory is read only if a hook might look at it."""
-        launch = self._launch_arguments(config)
-        call = self._outline
+        call = self._call if config in self._outline.hooks.of_config else self._outline
+        launch = self._launch_arguments(call, config)
         if config in call.hooks.of_config:
-            call = self._call
             call.hooks.of_config[config](self._named(launch))
         kwargs = {**call.arguments.kwargs, **launch.kwargs}
         compiled = self._kernel.run(*call.arguments.args, grid=launch.grid, warmup=True, **kwargs)
@@ -90,17 +89,14 @@ class CallCase:
         return {}
 
     def _launch(self, config: Config) -> None:
-        launch, arguments, hooks = (
-            self._launch_arguments(config),
-            self._call.arguments,
-            self._call.hooks,
-        )
+        call, hooks = self._call, self._call.hooks
+        launch = self._launch_arguments(call, config)
         if config in hooks.of_config:
             hooks.of_config[config](self._named(launch))
         if hooks.before:
             hooks.before(self._named(launch))
-        kwargs = {**arguments.kwargs, **launch.kwargs}
-        self._kernel.run(*arguments.args, grid=launch.grid, warmup=False, **kwargs)
+        kwargs = {**call.arguments.kwargs, **launch.kwargs}
+        self._kernel.run(*call.arguments.args, grid=launch.grid, warmup=False, **kwargs)
         if hooks.after:
             hooks.after(self._named(launch), exception=None)
 
@@ -131,15 +127,13 @@ class CallCase:
             )
         return named.get(name)
 
-    def _launch_arguments(self, config: Config) -> LaunchArguments:
-        if config not in self._launches:
-            call = self._call
-            if call.launches is not None:
-                raise TrituneError(f"{config} is none of the configs of {self._kernel.__name__}")
-            self._launches[config] = launch_arguments(
-                call.kernel, call.arguments, config.as_kwargs()
-            )
-        return self._launches[config]
+    def _launch_arguments(self, call: TunableCall, config: Config) -> LaunchArguments:
+        if call.launches is not None:
+            return call.launches[config]
+        if config not in self._derived:
+            real, values = self._call, config.as_kwargs()
+            self._derived[config] = launch_arguments(real.kernel, real.arguments, values)
+        return self._derived[config]
 
     def _scalars(self, launch: LaunchArguments) -> tuple[int | float | bool | str, ...]:
         """Return the numbers that a config passes to the launch without changing the code."""

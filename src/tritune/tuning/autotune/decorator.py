@@ -111,5 +111,5 @@ class Autotuner(TritonAutotuner):
         return self._tuned.warmup(args, kwargs)
 
     def task(self, *args: Any, **kwargs: Any) -> Task:
-        """Under what the store keeps what is known of a call with these arguments."""
+        """Return the key under which the store has the results for these arguments."""
         return self._tuned.task(args, kwargs)
