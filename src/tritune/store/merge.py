@@ -137,15 +137,10 @@ def _absorb_trials(connection: Connection, trials: tuple[Trial, ...]) -> tuple[i
 
 
 def _absorb_met(connection: Connection, met: Iterable[tuple[str, str, str, int]]) -> None:
-    """Counts do not add up here: merging the same store twice must change nothing."""
+    """Take the larger count, not the sum: merging twice must change nothing."""
     known = {row.key: row._mapping["count"] for row in connection.execute(select(schema.met))}
-    changed = []
-    for kernel, problem, device, count in met:
-        rows.check_problem(problem)
-        key = rows.digest(kernel, problem, device)
-        if count > known.get(key, 0):
-            fields = {"kernel": kernel, "problem": problem, "device": device, "count": count}
-            changed.append({"key": key, **fields})
+    incoming = [rows.met_row(*each) for each in met]
+    changed = [row for row in incoming if row["count"] > known.get(row["key"], 0)]
     _put(connection, schema.met, changed)
 
 

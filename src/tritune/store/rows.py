@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, TypeVar
 
 from sqlalchemy import Row
@@ -106,25 +107,21 @@ def check(record: T) -> T:
     return read(type(record), values_of(record), f"{type(record).__name__} cannot be stored")
 
 
+def met_row(kernel: str, problem: str, device: str, count: int) -> dict[str, Any]:
+    check_problem(problem)
+    key = digest(kernel, problem, device)
+    return {"key": key, "kernel": kernel, "problem": problem, "device": device, "count": count}
+
+
 def trials_of(rows: Iterable[Row[Any]]) -> Iterator[Trial]:
     """Yield trials from rows of tasks, trials and samples joined, sorted by task and config."""
-    header: Row[Any] | None = None
-    task: Task | None = None
-    samples: list[Samples] = []
-    for row in rows:
-        same_task = header is not None and header.task_id == row.task_id
-        if header is None or not same_task or header.config_key != row.config_key:
-            if header is not None and task is not None:
-                yield _trial(header, task, samples)
+    for _, of_task in groupby(rows, lambda row: row.task_id):
+        task: Task | None = None
+        for _, of_trial in groupby(of_task, lambda row: row.config_key):
+            found = list(of_trial)
             # One Task object for all of its trials: they are compared and hashed by the thousand.
-            task = task if same_task else task_of(row)
-            header, samples = row, []
-        if row.times_ms is not None:
-            # Unchecked: it was checked when it was stored, and this is the path of every look-up.
-            times = tuple(json.loads(row.times_ms))
-            samples.append(Samples(row.sample_run, row.stage, row.round, times))
-    if header is not None and task is not None:
-        yield _trial(header, task, samples)
+            task = task or task_of(found[0])
+            yield _trial(task, found)
 
 
 def config_text(config: Config) -> str:
@@ -140,19 +137,25 @@ def config_of(text: str) -> Config:
     return Config.from_json(json.loads(text))
 
 
-def _trial(row: Row[Any], task: Task, samples: list[Samples]) -> Trial:
-    samples.sort(key=lambda each: (each.run, each.stage, each.round))
+def _trial(task: Task, rows: list[Row[Any]]) -> Trial:
+    # Unchecked: records were checked when they were stored, and every look-up comes this way.
+    samples = [
+        Samples(row.sample_run, row.stage, row.round, tuple(json.loads(row.times_ms)))
+        for row in rows
+        if row.times_ms is not None
+    ]
+    row = rows[0]
     return Trial(
-        task=task,
-        config=config_of(row.config),
-        run=row.run,
-        when=row.tried_at,
-        default=bool(row.is_default),
-        failure=row.failure,
-        message=row.message,
-        binary=row.binary,
-        duplicate_of=row.duplicate_of,
-        samples=tuple(samples),
+        task,
+        config_of(row.config),
+        row.run,
+        row.tried_at,
+        bool(row.is_default),
+        row.failure,
+        row.message,
+        row.binary,
+        row.duplicate_of,
+        tuple(sorted(samples, key=lambda each: (each.run, each.stage, each.round))),
     )
 
 

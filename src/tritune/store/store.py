@@ -176,16 +176,8 @@ class Store:
     def record_problems(self, problems: Iterable[tuple[str, str, str, int]]) -> None:
         """Note many problems at once: (kernel, problem, device, how often)."""
         with self.writing() as connection:
-            for kernel, problem, device, count in sorted(problems):
-                rows.check_problem(problem)
-                values = {
-                    "key": rows.digest(kernel, problem, device),
-                    "kernel": kernel,
-                    "problem": problem,
-                    "device": device,
-                    "count": count,
-                }
-                statement = upsert(connection, schema.met).values(values)
+            for each in sorted(problems):
+                statement = upsert(connection, schema.met).values(rows.met_row(*each))
                 connection.execute(
                     statement.on_conflict_do_update(
                         index_elements=["key"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -156,6 +157,15 @@ def test_a_policy_survives_being_saved(count: int, store_path: Path) -> None:
         assert saved.load(store, "kernel", "other code", "device") is None
         assert saved.load(store, "kernel", "identity", "other device") is None
     assert again == policy
+
+
+def test_a_policy_of_the_version_with_trees_is_read(store_path: Path) -> None:
+    policy = fitted(rows_of(84))
+    with Store(store_path) as store:
+        path = saved.save(store, policy)
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps({**document, "version": 2, "bound": 1.0, "tree": [0]}))
+        assert saved.load(store, "kernel", "identity", "device") == policy
 
 
 # Where the default is that of the problems around.
