@@ -13,6 +13,7 @@ from typing import Any
 from tritune.space.config import Config, SpaceError, Value, has_value
 from tritune.space.expression import Expression, suggestion
 from tritune.space.level import Domain, Point, computed_domain
+from tritune.space.points import changed_once
 from tritune.space.search import COUNT_LIMIT, Search, TooLargeError
 
 #: Draws for each config that is wanted of a space too large to count.
@@ -56,18 +57,12 @@ class BoundSpace:
         if values.keys() != self._domains.keys():
             return []
         known = {**self._known, **values}
-        found = []
-        for axis, name in enumerate(self._domains):
-            domain = self._domain(name, known)
-            here = next((p for p, v in enumerate(domain) if has_value((values[name],), v)), None)
-            for place, value in enumerate(domain):
-                if place != here:
-                    other = {**values, name: value}
-                    point = Config(tuple((each, other[each]) for each in self._domains))
-                    if point in self:
-                        distance = 1 if here is None else abs(place - here)
-                        found.append((distance, axis, place, point))
-        return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
+        domains = {name: self._domain(name, known) for name in self._domains}
+        others = (
+            Config(tuple((name, changed[name]) for name in domains))
+            for changed in changed_once(values, domains)
+        )
+        return [other for other in others if other in self]
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Config) and not self.objections(config)

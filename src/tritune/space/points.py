@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from tritune.space.config import Config, Value
+from tritune.space.config import Config, Value, has_value
 
 
 class Points(Protocol):
@@ -30,3 +30,17 @@ class Points(Protocol):
 
     def __contains__(self, config: object) -> bool:
         """Return whether it is one of the configs."""
+
+
+def changed_once(
+    values: Mapping[str, Any], domains: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """Return the values with one of them changed, those with an adjacent value first."""
+    found = []
+    for axis, (name, domain) in enumerate(domains.items()):
+        here = next((p for p, v in enumerate(domain) if has_value((values[name],), v)), None)
+        for place, value in enumerate(domain):
+            if place != here:
+                distance = 1 if here is None else abs(place - here)
+                found.append((distance, axis, place, {**values, name: value}))
+    return [changed for *_, changed in sorted(found, key=lambda entry: entry[:3])]
