@@ -149,12 +149,11 @@ class Nest:
         if name == "arith.muli":
             return lane_math.multiply(e, args[0], args[1])
         if name in ("arith.extsi", "arith.extui"):
-            trusted = op in self.assumptions.exact_extensions or is_index(self.ctx.usage, op.result)
-            if op.operands[0].type.bits < 32 or not trusted:
+            exact = op in self.assumptions.exact_extensions or is_index(self.ctx.usage, op.result)
+            if op.operands[0].type.bits < 32 or not exact:
                 return None
-            return lane_math.resize(
-                e, args[0], scalar_type(op.result.type.elem), name == "arith.extsi"
-            )
+            target = scalar_type(op.result.type.elem)
+            return lane_math.resize(e, args[0], target, name == "arith.extsi")
         if name == "tt.addptr":
             offset = lane_math.resize(e, args[1], I64, True)
             scaled = offset and lane_math.multiply(e, offset, Lanes(i64(element_bytes(op.result))))
@@ -162,13 +161,11 @@ class Nest:
         if name in ("tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int"):
             same = scalar_type(op.operands[0].type.elem) == scalar_type(op.result.type.elem)
             return args[0] if same and args[0].affine else None
-        if op in self.assumptions.remainder_offsets and args[0].affine:
-            taken = lane_math.resize(
-                e, Lanes(self.assumptions.remainder_offsets[op]), args[0].x.type, True
-            )
-            assert taken is not None
-            return lane_math.add(e, args[0], taken, negate=True)
-        return None
+        taken = self.assumptions.remainder_offsets.get(op)
+        if taken is None or not args[0].affine:
+            return None
+        offset = lane_math.resize(e, Lanes(taken), args[0].x.type, True)
+        return offset and lane_math.add(e, args[0], offset, negate=True)
 
     def mask_at(self, mask: ir.Value, point: Point) -> Lanes | None:
         """Return the mask at a point, or None if it is known to be true."""

@@ -207,6 +207,9 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
     kind = vector_of(scalar_type(op.operands[0].type.elem), lanes)
     partials = ctx.e.slot(kind, rows, align=64)
 
+    def place_of(row: ll.Value) -> ll.Value:
+        return ctx.b.gep(partials, [row], inbounds=True, source_etype=kind)
+
     def reduce_row(at: dict[int, ll.Value]) -> Lanes:
         sums = [_Accumulators(nest, op, lanes, start) for _ in range(group)]
         with ctx.e.loop(plan.shape[axis], group * lanes, "reduce") as index:
@@ -230,11 +233,8 @@ def _in_lanes(nest: Nest, op: ir.Op, plan: NestPlan, output: Buffer, start: floa
         with ctx.e.loop(rows, 1, "row") as row:
             here = {**at, outer[-1]: ctx.b.add(at[outer[-1]], row)} if outer else at
             total = to_vector(ctx.e, reduce_row(here), lanes)
-            ctx.b.store(total, ctx.b.gep(partials, [row], inbounds=True, source_etype=kind))
-        totals = [
-            ctx.b.load(ctx.b.gep(partials, [i64(r)], inbounds=True, source_etype=kind), typ=kind)
-            for r in range(rows)
-        ]
+            ctx.b.store(total, place_of(row))
+        totals = [ctx.b.load(place_of(i64(r)), typ=kind) for r in range(rows)]
         reduced = reduce_lanes(ctx.e, totals, join)
         point = tuple(Index(at[d], rows > 1 and d == outer[-1]) for d in outer)
         memory.store_buffer(ctx, output, point or (ZERO,), in_register(reduced), rows)
