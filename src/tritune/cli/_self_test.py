@@ -10,10 +10,10 @@ import triton.language as tl
 def _scale_rows(source, out, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     offsets = tl.arange(0, BLOCK)
-    inside = offsets < columns
-    values = tl.load(source + row * columns + offsets, mask=inside, other=0.0)
+    mask = offsets < columns
+    values = tl.load(source + row * columns + offsets, mask=mask, other=0.0)
     total = tl.sum(values, axis=0)
-    tl.store(out + row * columns + offsets, values / total, mask=inside)
+    tl.store(out + row * columns + offsets, values / total, mask=mask)
 
 
 def run() -> None:

@@ -57,9 +57,9 @@ def _blocks(estimate: Estimate, num_warps: int) -> str:
 
 def _iteration(estimate: Estimate) -> str:
     clocks = {name: round(value) for name, value in estimate.iteration_clocks.items()}
-    chain = clocks.pop("critical path")
+    alone = clocks.pop("critical path")
     units = ", ".join(f"{name} {value}" for name, value in clocks.items() if value)
-    return f"clocks of a block's iteration: {units}; of a warp alone: {chain}"
+    return f"clocks of a block's iteration: {units}; of a warp alone: {alone}"
 
 
 def _time(seconds: float) -> str:
