@@ -30,17 +30,10 @@ class Attributes(Tokens):
     def type_list(self) -> list[Type]:
         """`T`, `(T, U)` or `T, U`."""
         if self.accept("("):
-            return self.type_list_until(")")
+            return self.until(")", self.type)
         types = [self.type()]
         while self.accept(",") or self.accept("*"):
             types.append(self.type())
-        return types
-
-    def type_list_until(self, close: str) -> list[Type]:
-        types: list[Type] = []
-        while not self.accept(close):
-            types.append(self.type())
-            self.accept(",")
         return types
 
     def signature(self) -> tuple[list[Type], list[Type] | None]:
@@ -74,11 +67,7 @@ class Attributes(Tokens):
         token = self.peek()
         if token == "[":
             self._at += 1
-            items: list[Any] = []
-            while not self.accept("]"):
-                items.append(self.attribute())
-                self.accept(",")
-            return items
+            return self.until("]", self.attribute)
         if token == "{":
             return self.attributes()
         self._at += 1

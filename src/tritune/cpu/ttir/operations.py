@@ -82,7 +82,7 @@ def _print(parser: Parser, op: Op) -> list[Type]:
     op.attrs["prefix"] = read_string(parser.next())
     parser.more_attributes(op)
     if parser.accept(":"):
-        op.operands = parser.values_until(":")
+        op.operands = parser.until(":", parser.value)
         check(op.operands, parser.type_list())
     return []
 
@@ -90,7 +90,7 @@ def _print(parser: Parser, op: Op) -> list[Type]:
 def _call(parser: Parser, op: Op) -> list[Type]:
     op.attrs["callee"] = read_symbol(parser.next())
     parser.expect("(")
-    op.operands = parser.values_until(")")
+    op.operands = parser.until(")", parser.value)
     parser.more_attributes(op)
     ins, outs = parser.types()
     check(op.operands, ins)
@@ -100,7 +100,7 @@ def _call(parser: Parser, op: Op) -> list[Type]:
 def _gather(parser: Parser, op: Op) -> list[Type]:
     op.operands.append(parser.value())
     parser.expect("[")
-    op.operands += parser.values_until("]")
+    op.operands += parser.until("]", parser.value)
     return regular(parser, op)
 
 
@@ -110,7 +110,7 @@ def _make_descriptor(parser: Parser, op: Op) -> list[Type]:
     op.operands.append(base)
     while parser.accept(","):
         parser.expect("[")
-        op.operands += parser.values_until("]")
+        op.operands += parser.until("]", parser.value)
     parser.items(op)
     parser.expect(":")
     # These two are printed without the names of their types.
@@ -126,7 +126,7 @@ def _descriptor(parser: Parser, op: Op) -> list[Type]:
         parser.expect(",")
     op.operands.append(parser.value())
     parser.expect("[")
-    op.operands += parser.values_until("]")
+    op.operands += parser.until("]", parser.value)
     parser.items(op)
     if op.name in ("tt.descriptor_store", "tt.descriptor_reduce"):
         op.operands.insert(1, op.operands.pop())  # MLIR's own order: the source before the indices
@@ -205,15 +205,15 @@ def _for(parser: Parser, op: Op) -> list[Type]:
 
 def _assignments(parser: Parser) -> tuple[list[str], list[Value]]:
     """`(%a = %x, %b = %y)`"""
-    parser.expect("(")
-    names: list[str] = []
-    values: list[Value] = []
-    while not parser.accept(")"):
-        names.append(parser.next())
+
+    def assignment() -> tuple[str, Value]:
+        name = parser.next()
         parser.expect("=")
-        values.append(parser.value())
-        parser.accept(",")
-    return names, values
+        return name, parser.value()
+
+    parser.expect("(")
+    found = parser.until(")", assignment)
+    return [name for name, _ in found], [value for _, value in found]
 
 
 def _while(parser: Parser, op: Op) -> list[Type]:

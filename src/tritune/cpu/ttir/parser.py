@@ -29,14 +29,14 @@ def parse(text: str) -> Module:
     parser = Parser(text)
     try:
         return parser.module()
-    except Malformed as error:
-        raise CompileError(
-            "builtin.module", f"its text cannot be read: {error}", str(Loc())
-        ) from None
     except (CompileError, MemoryError):
         raise
+    except Malformed as error:
+        name, line = parser.reading()
+        reason = f"its text cannot be read: {error}{line and f'. The text is: {line}'}"
+        raise CompileError(name, reason, str(parser.next_location())) from None
     except Exception as error:
-        raise unexpected("builtin.module", Loc(), error) from error
+        raise unexpected(parser.reading()[0], parser.next_location(), error) from error
 
 
 class Parser(Attributes):
@@ -49,6 +49,15 @@ class Parser(Attributes):
         self._defined: list[str] = []
         self._forward: dict[str, Value] = {}
         self._blocks: list[dict[str, Block]] = []
+        #: What is being read, and its first token; the innermost last.
+        self._reading: list[tuple[str, int | None]] = [("builtin.module", None)]
+
+    def reading(self) -> tuple[str, str]:
+        """Return the name of what is being read, and its line if it is an operation."""
+        name, start = self._reading[-1]
+        if start is None:
+            return name, ""
+        return name, " ".join(self._tokens[start : start + 200]).partition("\n")[0][:200]
 
     # Structure
 
@@ -74,62 +83,48 @@ class Parser(Attributes):
                 raise CompileError(token, "only functions are understood in a module", str(Loc()))
 
     def _function(self) -> Function:
-        name = "tt.func"
-        try:
-            public = True
-            if self.peek() in ("public", "private", "nested"):
-                public = self.next() == "public"
-            name = read_symbol(self.next())
-            self._values.clear()
-            self._defined.clear()
-            self._forward.clear()
-            args, arg_attrs = self._function_arguments()
-            results: list[Type] = []
-            if self.accept("->"):
-                results = self._function_results()
-            if self.accept("attributes"):
-                self.attributes()
-            body = Region()
-            if self.accept("{"):
-                body = self.region(args)
-            loc = self.location()
-        except Malformed as error:
-            reason = f"its text cannot be read: {error}"
-            raise CompileError(f"tt.func @{name}", reason, str(self.next_location())) from None
-        except (CompileError, MemoryError):
-            raise
-        except Exception as error:
-            raise unexpected(f"tt.func @{name}", self.next_location(), error) from error
+        self._reading.append(("tt.func", None))
+        public = True
+        if self.peek() in ("public", "private", "nested"):
+            public = self.next() == "public"
+        name = read_symbol(self.next())
+        self._reading[-1] = (f"tt.func @{name}", None)
+        self._values.clear()
+        self._defined.clear()
+        self._forward.clear()
+        self.expect("(")
+        found = self.until(")", self._argument)
+        args, arg_attrs = [arg for arg, _ in found], [attrs for _, attrs in found]
+        results: list[Type] = []
+        if self.accept("->"):
+            results = self.until(")", self._result) if self.accept("(") else [self.type()]
+        if self.accept("attributes"):
+            self.attributes()
+        body = Region()
+        if self.accept("{"):
+            body = self.region(args)
+        loc = self.location()
         values = body.blocks[0].args if body.blocks else [Value(t, n[1:]) for n, t in args]
         if self._forward:
             raise CompileError(
                 f"tt.func @{name}", f"{', '.join(self._forward)} is used but not defined", str(loc)
             )
+        self._reading.pop()
         return Function(name, values, results, body, public, arg_attrs, loc)
 
-    def _function_arguments(self) -> tuple[list[tuple[str, Type]], list[dict[str, Any]]]:
-        self.expect("(")
-        args: list[tuple[str, Type]] = []
-        attrs: list[dict[str, Any]] = []
-        while not self.accept(")"):
-            name = self.next()
-            self.expect(":")
-            args.append((name, self.type()))
-            attrs.append(self.attributes() if self.peek() == "{" else {})
-            self.location()
-            self.accept(",")
-        return args, attrs
+    def _argument(self) -> tuple[tuple[str, Type], dict[str, Any]]:
+        name = self.next()
+        self.expect(":")
+        type = self.type()
+        attrs = self.attributes() if self.peek() == "{" else {}
+        self.location()
+        return (name, type), attrs
 
-    def _function_results(self) -> list[Type]:
-        if not self.accept("("):
-            return [self.type()]
-        results: list[Type] = []
-        while not self.accept(")"):
-            results.append(self.type())
-            if self.peek() == "{":
-                self.attributes()
-            self.accept(",")
-        return results
+    def _result(self) -> Type:
+        type = self.type()
+        if self.peek() == "{":
+            self.attributes()
+        return type
 
     def region(self, args: list[tuple[str, Type]] | None = None) -> Region:
         """The blocks up to and with the closing brace.
@@ -166,15 +161,15 @@ class Parser(Attributes):
         del self._defined[mark:]
         return region
 
+    def _braced_region(self) -> Region:
+        self.expect("{")
+        return self.region()
+
     def _block_arguments(self) -> list[Value]:
         args: list[Value] = []
         if self.accept("("):
-            while not self.accept(")"):
-                name = self.next()
-                self.expect(":")
-                args.append(self._define(name, self.type(), None))
-                self.location()
-                self.accept(",")
+            found = self.until(")", self._argument)
+            args = [self._define(name, type, None) for (name, type), _ in found]
         self.expect(":")
         return args
 
@@ -204,24 +199,21 @@ class Parser(Attributes):
             self._forward[name] = Value(UNKNOWN, name[1:])
         return self._forward[name]
 
-    def values_until(self, close: str) -> list[Value]:
-        values: list[Value] = []
-        while not self.accept(close):
-            values.append(self.value())
-            self.accept(",")
-        return values
-
     # Locations
 
     def location(self) -> Loc:
-        token = self.peek()
-        if token.startswith("loc("):
+        """Read a location, if one comes next."""
+        start = self._at
+        if self.accept("loc"):
+            depth = 0
+            while self.peek() != END:
+                token = self.next()
+                depth += (token == "(") - (token == ")")
+                if depth == 0:
+                    break
+        elif self.peek().startswith("loc("):
             self._at += 1
-            return self._locations.of_alias(token[4:-1])
-        if token != "loc":
-            return Loc()
-        frames, self._at = self._locations.read(self._tokens, self._at)
-        return self._locations.user_line(frames)
+        return self._locations.user_line(" ".join(self._tokens[start : self._at]))
 
     def next_location(self) -> Loc:
         """The first location after the current token, for an operation that cannot be read."""
@@ -238,33 +230,21 @@ class Parser(Attributes):
 
     def _op(self) -> Op:
         start = self._at
-        name = "an operation"
-        try:
-            names = self._result_names()
-            token = self.next()
-            if token[0] == '"':
-                op = Op(read_string(token))
-                name = op.name
-                types = self._generic(op)
-            else:
-                op = Op(token)
-                name = token
-                if not (token[0].isalpha() and "." in token):
-                    raise Malformed(f"expected an operation, found {token!r}")
-                types = READERS.get(name, regular)(self, op)
-            normalise(op)
-            op.loc = self.location()
-            if self.peek() not in ("\n", "}", END):
-                raise Malformed(f"{self.peek()!r} is not expected in its text")
-            self._define_results(op, names, types)
-        except Malformed as error:
-            line = " ".join(self._tokens[start : start + 200]).partition("\n")[0]
-            reason = f"its text cannot be read: {error}. The text is: {line[:200]}"
-            raise CompileError(name, reason, str(self.next_location())) from None
-        except (CompileError, MemoryError):
-            raise
-        except Exception as error:
-            raise unexpected(name, self.next_location(), error) from error
+        self._reading.append(("an operation", start))
+        names = self._result_names()
+        token = self.next()
+        generic = token[0] == '"'
+        op = Op(read_string(token) if generic else token)
+        self._reading[-1] = (op.name, start)
+        if not generic and not (token[0].isalpha() and "." in token):
+            raise Malformed(f"expected an operation, found {token!r}")
+        types = self._generic(op) if generic else READERS.get(op.name, regular)(self, op)
+        normalise(op)
+        op.loc = self.location()
+        if self.peek() not in ("\n", "}", END):
+            raise Malformed(f"{self.peek()!r} is not expected in its text")
+        self._define_results(op, names, types)
+        self._reading.pop()
         return op
 
     def _result_names(self) -> list[str]:
@@ -290,18 +270,13 @@ class Parser(Attributes):
     def _generic(self, op: Op) -> list[Type]:
         """`"tt.reduce"(%a) <{axis = 0 : i32}> ({...}) {...} : (T) -> U`"""
         self.expect("(")
-        op.operands = self.values_until(")")
+        op.operands = self.until(")", self.value)
         if self.accept("["):
-            while not self.accept("]"):
-                op.successors.append((self.block(), []))
-                self.accept(",")
+            op.successors += [(block, []) for block in self.until("]", self.block)]
         if self.peek() == "<{":
             op.attrs.update(self.attributes())
         if self.accept("("):
-            while not self.accept(")"):
-                self.expect("{")
-                op.regions.append(self.region())
-                self.accept(",")
+            op.regions += self.until(")", self._braced_region)
         self.more_attributes(op)
         self.expect(":")
         ins, outs = self.signature()
@@ -356,8 +331,8 @@ class Parser(Attributes):
         block = self.block()
         values: list[Value] = []
         if self.accept("("):
-            values = self.values_until(":")
-            check(values, self.type_list_until(")"))
+            values = self.until(":", self.value)
+            check(values, self.until(")", self.type))
         op.successors.append((block, values))
 
     def body(self, op: Op, args: list[tuple[str, Type]] | None = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from tritune.cpu.ttir.literals import Malformed
 
@@ -21,6 +23,8 @@ TOKEN = re.compile(
 )
 
 END = "<end>"
+
+T = TypeVar("T")
 
 
 class Tokens:
@@ -49,6 +53,14 @@ class Tokens:
         found = self.next()
         if found != token:
             raise Malformed(f"expected {token!r}, found {found!r}")
+
+    def until(self, close: str, read: Callable[[], T]) -> list[T]:
+        """Read a list up to and with its closing token."""
+        found: list[T] = []
+        while not self.accept(close):
+            found.append(read())
+            self.accept(",")
+        return found
 
     def skip_newlines(self) -> None:
         while self._tokens[self._at] == "\n":
