@@ -91,7 +91,7 @@ def exp(x: Lanes) -> Lanes:
 
 
 def _power_of_two(rounded: Lanes) -> Lanes:
-    """2**n, where n is in the low bits of `rounded` (see ROUND) and 2**n is a normal number."""
+    """Return 2**n, a normal number; n is in the low bits of `rounded` (see ROUND)."""
     return ((rounded.bits() << 23) + ONE_BITS).as_float()
 
 
@@ -102,7 +102,7 @@ def _scale_twice(value: Lanes, rounded: Lanes) -> Lanes:
 
 
 def _reduce_exp(x: Lanes) -> tuple[Lanes, Lanes]:
-    """(r, f) with e**x = 2**n * (1 + f): r holds n as ROUND says, and |x| must be below 2**21."""
+    """Return (r, f) with e**x = 2**n * (1 + f); r holds n as ROUND says. |x| is below 2**21."""
     rounded = fma(x, LOG2_E, ROUND)
     n = rounded - ROUND
     rest = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
@@ -110,7 +110,7 @@ def _reduce_exp(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def _exp_normal(x: Lanes) -> Lanes:
-    """e**x where neither x nor the result leaves the normal range."""
+    """Return e**x where neither x nor the result leaves the normal range."""
     rounded, fraction = _reduce_exp(x)
     scale = _power_of_two(rounded)
     return fma(fraction, scale, scale)
@@ -174,12 +174,12 @@ def log1p(x: Lanes) -> Lanes:
 
 
 def _exponent_bits(bits: Lanes) -> Lanes:
-    """The exponent e, in place, for which a float is 2**e * m with m in [2/3, 4/3)."""
+    """Return the exponent e, in place, for which a float is 2**e * m with m in [2/3, 4/3)."""
     return (bits - 0x3F2AAAAB) & 0xFF800000
 
 
 def _split(x: Lanes) -> tuple[Lanes, Lanes]:
-    """(e, f) with x = 2**e * (1 + f) and f in [-1/3, 1/3), for positive finite x."""
+    """Return (e, f) with x = 2**e * (1 + f) and f in [-1/3, 1/3), for positive finite x."""
     tiny = x < 2.0**-126
     bits = select(tiny, x * 2.0**23, x).bits()
     exponent_bits = _exponent_bits(bits)
@@ -211,24 +211,12 @@ def erf(x: Lanes) -> Lanes:
     return select(y < 0.927, small, large).with_sign_of(x)
 
 
-def rsqrt(x: Lanes) -> Lanes:
-    return 1.0 / x.sqrt()
-
-
-def sin(x: Lanes) -> Lanes:
-    return angle_function("sin", x, _sin_reduced, LARGE_ANGLE)
-
-
-def cos(x: Lanes) -> Lanes:
-    return angle_function("cos", x, _cos_reduced, LARGE_ANGLE)
-
-
 #: Up to here three parts of pi/2 are enough, and the quotient fits ROUND with room to spare.
 LARGE_ANGLE = 2.0**17
 
 
 def angle_function(name: str, x: Lanes, common: Callable[[Lanes], Lanes], limit: float) -> Lanes:
-    """`common(x)` where |x| is at most `limit`, else libm's function `name`.
+    """Return `common(x)` where |x| is at most `limit`, else libm's function `name`.
 
     This is the call of a function of its own: large angles need a branch, and what the caller has
     is a place inside a block.
@@ -265,7 +253,7 @@ def _define_angle_function(
 
 
 def _large_angle(module: ir.Module, name: str, type_: ir.Type) -> ir.Function:
-    """The function for any angle, by libm in double precision."""
+    """Define the function for any angle, by libm in double precision."""
     function = declare(module, f"tritune.{name}.large.{suffix(type_)}", type_, [type_])
     if function.is_declaration:
         function.linkage = "internal"
@@ -280,7 +268,7 @@ def _large_angle(module: ir.Module, name: str, type_: ir.Type) -> ir.Function:
 
 
 def _reduce_angle(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
-    """(quadrant, sin r, cos r) with x = quadrant * pi/2 + r and r about [-pi/4, pi/4]."""
+    """Return (quadrant, sin r, cos r) with x = quadrant * pi/2 + r and r about [-pi/4, pi/4]."""
     rounded = fma(x, 0.6366197723675814, ROUND)
     count = rounded - ROUND
     r = x
@@ -304,7 +292,9 @@ def _cos_reduced(x: Lanes) -> Lanes:
     return (value ^ (((quadrant + 1) & 2) << 30)).as_float()
 
 
-FUNCTIONS = {
-    f.__name__: f
-    for f in (exp2, exp, expm1, sigmoid, log, log2, log10, log1p, tanh, erf, rsqrt, sin, cos)
+FUNCTIONS: dict[str, Callable[..., Lanes]] = {
+    **{f.__name__: f for f in (exp2, exp, expm1, sigmoid, log, log2, log10, log1p, tanh, erf)},
+    "rsqrt": lambda x: 1.0 / x.sqrt(),
+    "sin": lambda x: angle_function("sin", x, _sin_reduced, LARGE_ANGLE),
+    "cos": lambda x: angle_function("cos", x, _cos_reduced, LARGE_ANGLE),
 }

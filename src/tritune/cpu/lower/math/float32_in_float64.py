@@ -56,7 +56,7 @@ def narrow(x: Lanes) -> Lanes:
 
 
 def _exp2(x: Lanes) -> Lanes:
-    """2**x of float64 lanes, good enough for any float32 result."""
+    """Return 2**x of float64 lanes, good enough for any float32 result."""
     x = x.at_least(-300.0).at_most(300.0)
     rounded = x + ROUND
     scale = ((rounded.bits() << 52) + ONE_BITS).as_float()
@@ -64,7 +64,7 @@ def _exp2(x: Lanes) -> Lanes:
 
 
 def _log2(x: Lanes) -> Lanes:
-    """log2 of positive lanes that came from a float32; zero and infinity are the caller's."""
+    """Return log2 of positive lanes that were float32; zero and infinity are the caller's."""
     # Offset so that the exponent is a positive number: AVX2 has no arithmetic shift of 64 bits, and
     # no conversion of such integers either; the bits of 2**52 below make the conversion.
     shifted = x.bits() - (0x3FE5555555555555 - ONE_BITS)
@@ -72,10 +72,6 @@ def _log2(x: Lanes) -> Lanes:
     mantissa = (x.bits() - ((shifted & 0xFFF0000000000000) - ONE_BITS)).as_float()
     s = (mantissa - 1.0) / (mantissa + 1.0)
     return fma(s, polynomial(s * s, LOG2), exponent)
-
-
-def exp10(x: Lanes) -> Lanes:
-    return narrow(_exp2(widen(x) * 3.321928094887362))
 
 
 def _exp(x: Lanes) -> Lanes:
@@ -96,16 +92,7 @@ def cosh(x: Lanes) -> Lanes:
 
 
 def power(x: Lanes, y: Lanes) -> Lanes:
-    """x**y with C's rules for zeros, infinities, NaN and negative bases."""
-    return _power(x, widen(y))
-
-
-def power_integer(x: Lanes, n: Lanes) -> Lanes:
-    """x**n for an int32 n, which float64 holds exactly."""
-    return _power(x, n.cast("sitofp", F64))
-
-
-def _power(x: Lanes, y: Lanes) -> Lanes:
+    """Return x**y of float32 and float64 lanes, with C's rules for zeros, infinities and NaN."""
     base = abs(widen(x))
     logarithm = select(base.equals(0.0), base.const(-inf), _log2(base))
     # A NaN passes through the selection below as infinity does: as itself.
@@ -120,10 +107,6 @@ def _power(x: Lanes, y: Lanes) -> Lanes:
     result = select(no_root, nan, result)
     one = y.equals(0.0) | x.equals(1.0) | (x.equals(-1.0) & abs(y).equals(inf))
     return select(one, 1.0, result)
-
-
-def tan(x: Lanes) -> Lanes:
-    return angle_function("tan", x, _tan_reduced, 2.0**30)
 
 
 def _tan_reduced(x: Lanes) -> Lanes:
@@ -146,14 +129,6 @@ def atan(x: Lanes) -> Lanes:
     return narrow(select(inverted, pi / 2 - angle, angle)).with_sign_of(x)
 
 
-def norm(*parts: Lanes) -> Lanes:
-    return narrow(_norm(*parts))
-
-
-def reciprocal_norm(*parts: Lanes) -> Lanes:
-    return narrow(1.0 / _norm(*parts))
-
-
 def _norm(*parts: Lanes) -> Lanes:
     # No square of a float32 leaves the range of float64. An infinite part wins over a NaN.
     wide = [abs(widen(part)) for part in parts]
@@ -164,24 +139,15 @@ def _norm(*parts: Lanes) -> Lanes:
     return select(infinite, inf, total.sqrt())
 
 
-def rsqrt_rounded(x: Lanes) -> Lanes:
-    """1 / sqrt(x), rounded once."""
-    return narrow(1.0 / widen(x).sqrt())
-
-
 FUNCTIONS: dict[str, Callable[..., Lanes]] = {
-    "exp10": exp10,
+    "exp10": lambda x: narrow(_exp2(widen(x) * 3.321928094887362)),
     "sinh": sinh,
     "cosh": cosh,
-    "pow": power,
-    "powi": power_integer,
-    "tan": tan,
+    "pow": lambda x, y: power(x, widen(y)),
+    "powi": lambda x, n: power(x, n.cast("sitofp", F64)),  # float64 holds an int32 exactly
+    "tan": lambda x: angle_function("tan", x, _tan_reduced, 2.0**30),
     "atan": atan,
-    "hypot": norm,
-    "norm3d": norm,
-    "norm4d": norm,
-    "rhypot": reciprocal_norm,
-    "rnorm3d": reciprocal_norm,
-    "rnorm4d": reciprocal_norm,
-    "rsqrt_rn": rsqrt_rounded,
+    **dict.fromkeys(("hypot", "norm3d", "norm4d"), lambda *parts: narrow(_norm(*parts))),
+    **dict.fromkeys(("rhypot", "rnorm3d", "rnorm4d"), lambda *parts: narrow(1.0 / _norm(*parts))),
+    "rsqrt_rn": lambda x: narrow(1.0 / widen(x).sqrt()),
 }

@@ -23,19 +23,19 @@ _FLOAT_OF = {32: F32, 64: F64}
 
 
 def shaped_like(type_: ir.Type, elem: ir.Type) -> ir.Type:
-    """`elem` with as many lanes as `type_` has."""
+    """Return a type of `elem` with as many lanes as `type_` has."""
     return ir.VectorType(elem, type_.count) if isinstance(type_, ir.VectorType) else elem
 
 
 def suffix(type_: ir.Type) -> str:
-    """LLVM's mangling of a type in the name of an intrinsic: `f32`, `v8f32`, `v4i64`."""
+    """Return LLVM's mangling of a type in the name of an intrinsic: `f32`, `v8f32`, `v4i64`."""
     elem = element_of(type_)
     name = {F32: "f32", F64: "f64"}.get(elem) or f"i{elem.width}"
     return f"v{type_.count}{name}" if isinstance(type_, ir.VectorType) else name
 
 
 def constant(type_: ir.Type, number: float) -> ir.Constant:
-    """A constant with `number` in every lane; bit patterns may be given as unsigned integers."""
+    """Return a constant with `number` in every lane; bits may be given as an unsigned integer."""
     elem = element_of(type_)
     if isinstance(elem, ir.IntType):
         number = int(number) & ((1 << elem.width) - 1)
@@ -46,7 +46,7 @@ def constant(type_: ir.Type, number: float) -> ir.Constant:
 def declare(
     module: ir.Module, name: str, result: ir.Type, args: Sequence[ir.Type], *, pure: bool = True
 ) -> ir.Function:
-    """The function `name` of `module`, declared on first use."""
+    """Return the function `name` of `module`, declared on first use."""
     function = module.globals.get(name)
     if function is None:
         function = ir.Function(module, ir.FunctionType(result, args), name)
@@ -55,6 +55,29 @@ def declare(
             if pure:
                 function.attributes.add("readnone")
     return function
+
+
+def _operator(
+    of_float: str, of_int: str, swap: bool = False
+) -> Callable[[Lanes, Lanes | float], Lanes]:
+    """Make a method that applies one of LLVM's instructions."""
+
+    def apply(self: Lanes, other: Lanes | float) -> Lanes:
+        operation = getattr(self.b, of_float if self.is_float else of_int)
+        operands = self.value, self._other(other)
+        return Lanes(self.b, operation(*(reversed(operands) if swap else operands)))
+
+    return apply
+
+
+def _comparison(op: str) -> Callable[[Lanes, Lanes | float], Lanes]:
+    """Make a method that compares; NaN is unequal to all, integers are signed."""
+
+    def compare(self: Lanes, other: Lanes | float) -> Lanes:
+        instruction = self.b.fcmp_ordered if self.is_float else self.b.icmp_signed
+        return Lanes(self.b, instruction(op, self.value, self._other(other)))
+
+    return compare
 
 
 class Lanes:
@@ -79,115 +102,63 @@ class Lanes:
         return not isinstance(self.elem, ir.IntType)
 
     def const(self, number: float) -> Lanes:
-        """`number` in every lane, in this value's type."""
+        """Return a constant of this value's type."""
         return Lanes(self.b, constant(self.type, number))
 
     def _other(self, other: Lanes | float) -> ir.Value:
         return other.value if isinstance(other, Lanes) else constant(self.type, other)
 
-    def _binary(
-        self, other: Lanes | float, of_float: str, of_int: str, swap: bool = False
-    ) -> Lanes:
-        left, right = self.value, self._other(other)
-        if swap:
-            left, right = right, left
-        operation = getattr(self.b, of_float if self.is_float else of_int)
-        return Lanes(self.b, operation(left, right))
-
-    def __add__(self, other: Lanes | float) -> Lanes:
-        return self._binary(other, "fadd", "add")
-
-    def __sub__(self, other: Lanes | float) -> Lanes:
-        return self._binary(other, "fsub", "sub")
-
-    def __rsub__(self, other: float) -> Lanes:
-        return self._binary(other, "fsub", "sub", swap=True)
-
-    def __mul__(self, other: Lanes | float) -> Lanes:
-        return self._binary(other, "fmul", "mul")
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Lanes | float) -> Lanes:
-        return Lanes(self.b, self.b.fdiv(self.value, self._other(other)))
-
-    def __rtruediv__(self, other: float) -> Lanes:
-        return Lanes(self.b, self.b.fdiv(self._other(other), self.value))
+    __add__ = __radd__ = _operator("fadd", "add")
+    __sub__ = _operator("fsub", "sub")
+    __rsub__ = _operator("fsub", "sub", swap=True)
+    __mul__ = __rmul__ = _operator("fmul", "mul")
+    __truediv__ = _operator("fdiv", "fdiv")
+    __rtruediv__ = _operator("fdiv", "fdiv", swap=True)
+    __and__ = _operator("and_", "and_")
+    __or__ = _operator("or_", "or_")
+    __xor__ = _operator("xor", "xor")
+    __lshift__ = _operator("shl", "shl")
+    #: Keeps the sign.
+    __rshift__ = _operator("ashr", "ashr")
+    lshr = _operator("lshr", "lshr")
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
+    equals = _comparison("==")
 
     def __neg__(self) -> Lanes:
         return Lanes(self.b, self.b.fneg(self.value) if self.is_float else self.b.neg(self.value))
 
-    def __and__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self.b, self.b.and_(self.value, self._other(other)))
-
-    def __or__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self.b, self.b.or_(self.value, self._other(other)))
-
-    def __xor__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self.b, self.b.xor(self.value, self._other(other)))
-
     def __invert__(self) -> Lanes:
         return Lanes(self.b, self.b.not_(self.value))
-
-    def __lshift__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self.b, self.b.shl(self.value, self._other(other)))
-
-    def __rshift__(self, other: Lanes | int) -> Lanes:
-        """Arithmetic shift: the sign is kept."""
-        return Lanes(self.b, self.b.ashr(self.value, self._other(other)))
-
-    def lshr(self, other: Lanes | int) -> Lanes:
-        return Lanes(self.b, self.b.lshr(self.value, self._other(other)))
-
-    def _compare(self, op: str, other: Lanes | float) -> Lanes:
-        compare = self.b.fcmp_ordered if self.is_float else self.b.icmp_signed
-        return Lanes(self.b, compare(op, self.value, self._other(other)))
-
-    def __lt__(self, other: Lanes | float) -> Lanes:
-        return self._compare("<", other)
-
-    def __le__(self, other: Lanes | float) -> Lanes:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Lanes | float) -> Lanes:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Lanes | float) -> Lanes:
-        return self._compare(">=", other)
-
-    def equals(self, other: Lanes | float) -> Lanes:
-        return self._compare("==", other)
 
     def differs(self, other: Lanes | float) -> Lanes:
         return ~self.equals(other)
 
     def below(self, other: Lanes | int) -> Lanes:
-        """Unsigned comparison of integers."""
+        """Compare integers as unsigned ones."""
         return Lanes(self.b, self.b.icmp_unsigned("<", self.value, self._other(other)))
 
     def is_nan(self) -> Lanes:
         return Lanes(self.b, self.b.fcmp_unordered("uno", self.value, self.value))
 
     def at_most(self, limit: float) -> Lanes:
-        """The smaller of the two; NaN stays NaN."""
+        """Return the smaller of the two; NaN stays NaN."""
         return select(self.const(limit) < self, limit, self)
 
     def at_least(self, limit: float) -> Lanes:
-        """The larger of the two; NaN stays NaN."""
+        """Return the larger of the two; NaN stays NaN."""
         return select(self.const(limit) > self, limit, self)
 
     def bits(self) -> Lanes:
-        """The same bits as an integer."""
+        """Return the same bits as an integer."""
         return Lanes(self.b, self.b.bitcast(self.value, shaped_like(self.type, _INT_OF[self.elem])))
 
     def as_float(self) -> Lanes:
-        """The same bits as a float."""
+        """Return the same bits as a float."""
         type_ = shaped_like(self.type, _FLOAT_OF[self.elem.width])
         return Lanes(self.b, self.b.bitcast(self.value, type_))
 
     def cast(self, operation: str, elem: ir.Type) -> Lanes:
-        """One of LLVM's conversions: `fpext`, `fptrunc`, `sitofp`, `zext`, `trunc` ..."""
+        """Convert by one of LLVM's instructions: `fpext`, `fptrunc`, `sitofp`, `zext`, `trunc`."""
         type_ = shaped_like(self.type, elem)
         if type_ == self.type:
             return self
@@ -212,11 +183,11 @@ class Lanes:
         return self.intrinsic("copysign", other)
 
     def is_negative(self) -> Lanes:
-        """Whether the sign bit is set: true for -0.0 as well."""
+        """Return whether the sign bit is set, as it is for -0.0."""
         return self.bits() < 0
 
     def any(self) -> Lanes:
-        """Of a mask: whether any lane is true, as a scalar."""
+        """Return whether any lane of a mask is true, as a scalar."""
         if not isinstance(self.type, ir.VectorType):
             return self
         name = f"llvm.vector.reduce.or.{suffix(self.type)}"
@@ -226,7 +197,7 @@ class Lanes:
 
 
 def select(mask: Lanes, yes: Lanes | float, no: Lanes | float) -> Lanes:
-    """`yes` in the lanes where `mask` holds, `no` in the others; one of the two may be a number."""
+    """Return `yes` in the lanes where `mask` holds, else `no`; one of the two may be a number."""
     like = yes if isinstance(yes, Lanes) else no
     assert isinstance(like, Lanes)
     b = mask.b
@@ -234,12 +205,12 @@ def select(mask: Lanes, yes: Lanes | float, no: Lanes | float) -> Lanes:
 
 
 def fma(x: Lanes, y: Lanes | float, z: Lanes | float) -> Lanes:
-    """x * y + z, rounded once."""
+    """Return x * y + z, rounded once."""
     return x.intrinsic("fma", Lanes(x.b, x._other(y)), Lanes(x.b, x._other(z)))
 
 
 def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
-    """Horner's rule; coefficients from the constant term up."""
+    """Evaluate a polynomial by Horner's rule; coefficients from the constant term up."""
     *lower, top = coefficients
     result: Lanes = x.const(top)
     for coefficient in reversed(lower):

@@ -24,28 +24,8 @@ from tritune.cpu.lower.math.formula import (
 
 
 def _flagged(x: Lanes, name: str) -> Lanes:
-    """An intrinsic with the flag "undefined for the one hard input": never, here."""
+    """Call an intrinsic that has a flag for "undefined for the one hard input": never, here."""
     return x.intrinsic(name, Lanes(x.b, constant(I1, 0)))
-
-
-def absolute(x: Lanes) -> Lanes:
-    return _flagged(x, "abs")
-
-
-def leading_zeros(x: Lanes) -> Lanes:
-    return _flagged(x, "ctlz")
-
-
-def trailing_zeros(x: Lanes) -> Lanes:
-    return _flagged(x, "cttz")
-
-
-def ones(x: Lanes) -> Lanes:
-    return x.intrinsic("ctpop")
-
-
-def reverse_bits(x: Lanes) -> Lanes:
-    return x.intrinsic("bitreverse")
 
 
 def _to_i32(x: Lanes) -> Lanes:
@@ -53,8 +33,8 @@ def _to_i32(x: Lanes) -> Lanes:
 
 
 def find_first_set(x: Lanes) -> Lanes:
-    """One more than the index of the lowest set bit; 0 when there is none."""
-    return _to_i32(select(x.equals(0), 0, trailing_zeros(x) + 1))
+    """Return one more than the index of the lowest set bit; 0 when there is none."""
+    return _to_i32(select(x.equals(0), 0, _flagged(x, "cttz") + 1))
 
 
 def multiply_high(x: Lanes, y: Lanes, *, extend: str) -> Lanes:
@@ -64,42 +44,8 @@ def multiply_high(x: Lanes, y: Lanes, *, extend: str) -> Lanes:
     return product.lshr(width).cast("trunc", x.elem)
 
 
-def multiply_24(x: Lanes, y: Lanes) -> Lanes:
-    return ((x << 8) >> 8) * ((y << 8) >> 8)
-
-
-def multiply_24_unsigned(x: Lanes, y: Lanes) -> Lanes:
-    return (x & 0xFFFFFF) * (y & 0xFFFFFF)
-
-
-def sum_of_difference(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    return select(x < y, y - x, x - y) + z
-
-
-def sum_of_difference_unsigned(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    return select(x.below(y), y - x, x - y) + z
-
-
-def average(x: Lanes, y: Lanes) -> Lanes:
-    """(x + y) / 2 rounded down, without the overflow."""
-    return (x & y) + ((x ^ y) >> 1)
-
-
-def average_unsigned(x: Lanes, y: Lanes) -> Lanes:
-    return (x & y) + (x ^ y).lshr(1)
-
-
-def average_up(x: Lanes, y: Lanes) -> Lanes:
-    """(x + y + 1) / 2 rounded down, without the overflow."""
-    return (x | y) - ((x ^ y) >> 1)
-
-
-def average_up_unsigned(x: Lanes, y: Lanes) -> Lanes:
-    return (x | y) - (x ^ y).lshr(1)
-
-
 def pick_bytes(x: Lanes, y: Lanes, selector: Lanes) -> Lanes:
-    """Four bytes of the eight of (y, x), each named by three bits of a nibble of the selector."""
+    """Select four of the eight bytes of (y, x), each by three bits of a nibble of the selector."""
     pool = (y.cast("zext", I64) << 32) | x.cast("zext", I64)
     selector = selector.cast("zext", I64)
     result = pool.const(0)
@@ -110,7 +56,7 @@ def pick_bytes(x: Lanes, y: Lanes, selector: Lanes) -> Lanes:
 
 
 def float_to_int(x: Lanes, *, rounding: str, elem: ir.IntType, signed: bool) -> Lanes:
-    """Round, then saturate; NaN gives what PTX's `cvt` gives."""
+    """Round, then saturate; return for NaN what PTX's `cvt` does."""
     result_type = shaped_like(x.type, elem)
     rounded = x.intrinsic(rounding)
     name = "fptosi.sat" if signed else "fptoui.sat"
@@ -118,18 +64,6 @@ def float_to_int(x: Lanes, *, rounding: str, elem: ir.IntType, signed: bool) -> 
     if x.elem is F32 and elem.width == 32:
         return result  # LLVM's answer for NaN, zero, is the right one
     return select(x.is_nan(), 1 << (elem.width - 1), result)
-
-
-def join_double(high: Lanes, low: Lanes) -> Lanes:
-    return ((high.cast("zext", I64) << 32) | low.cast("zext", I64)).as_float()
-
-
-def low_word(x: Lanes) -> Lanes:
-    return _to_i32(x.bits())
-
-
-def high_word(x: Lanes) -> Lanes:
-    return _to_i32(x.bits().lshr(32))
 
 
 def _conversions() -> dict[str, Callable[..., Lanes]]:
@@ -152,24 +86,25 @@ def _cast(x: Lanes, *, operation: str, elem: ir.Type) -> Lanes:
 
 
 FUNCTIONS: dict[str, Callable[..., Lanes]] = {
-    "abs": absolute,
-    "ctlz": leading_zeros,
-    "cttz": trailing_zeros,
-    "ctpop": ones,
-    "clz": lambda x: _to_i32(leading_zeros(x)),
-    "popc": lambda x: _to_i32(ones(x)),
-    "brev": reverse_bits,
+    "abs": lambda x: _flagged(x, "abs"),
+    "ctlz": lambda x: _flagged(x, "ctlz"),
+    "cttz": lambda x: _flagged(x, "cttz"),
+    "ctpop": lambda x: x.intrinsic("ctpop"),
+    "clz": lambda x: _to_i32(_flagged(x, "ctlz")),
+    "popc": lambda x: _to_i32(x.intrinsic("ctpop")),
+    "brev": lambda x: x.intrinsic("bitreverse"),
     "ffs": find_first_set,
     "mulhi": partial(multiply_high, extend="sext"),
     "umulhi": partial(multiply_high, extend="zext"),
-    "mul24": multiply_24,
-    "umul24": multiply_24_unsigned,
-    "sad": sum_of_difference,
-    "usad": sum_of_difference_unsigned,
-    "hadd": average,
-    "uhadd": average_unsigned,
-    "rhadd": average_up,
-    "urhadd": average_up_unsigned,
+    "mul24": lambda x, y: ((x << 8) >> 8) * ((y << 8) >> 8),
+    "umul24": lambda x, y: (x & 0xFFFFFF) * (y & 0xFFFFFF),
+    "sad": lambda x, y, z: select(x < y, y - x, x - y) + z,
+    "usad": lambda x, y, z: select(x.below(y), y - x, x - y) + z,
+    # (x + y) / 2 and (x + y + 1) / 2 rounded down, without the overflow.
+    "hadd": lambda x, y: (x & y) + ((x ^ y) >> 1),
+    "uhadd": lambda x, y: (x & y) + (x ^ y).lshr(1),
+    "rhadd": lambda x, y: (x | y) - ((x ^ y) >> 1),
+    "urhadd": lambda x, y: (x | y) - (x ^ y).lshr(1),
     "min": lambda x, y: x.intrinsic("smin", y),
     "max": lambda x, y: x.intrinsic("smax", y),
     "umin": lambda x, y: x.intrinsic("umin", y),
@@ -177,10 +112,12 @@ FUNCTIONS: dict[str, Callable[..., Lanes]] = {
     "byte_perm": pick_bytes,
     "llrint": partial(float_to_int, rounding="roundeven", elem=I64, signed=True),
     "llround": partial(float_to_int, rounding="round", elem=I64, signed=True),
-    "double2float_rn": partial(_cast, operation="fptrunc", elem=F32),
-    "hiloint2double": join_double,
-    "double2loint": low_word,
-    "double2hiint": high_word,
+    "double2float_rn": lambda x: x.cast("fptrunc", F32),
+    "hiloint2double": lambda high, low: (
+        (high.cast("zext", I64) << 32) | low.cast("zext", I64)
+    ).as_float(),
+    "double2loint": lambda x: _to_i32(x.bits()),
+    "double2hiint": lambda x: _to_i32(x.bits().lshr(32)),
     "float_as_int": Lanes.bits,
     "int_as_float": Lanes.as_float,
     "double_as_longlong": Lanes.bits,

@@ -22,7 +22,7 @@ NAMES = (
 
 
 def call(name: str, *args: Lanes) -> Lanes:
-    """libm's double precision function, for either precision; integers are passed as they are."""
+    """Call libm's double precision function for either precision; integers stay as they are."""
     single = any(a.is_float and a.elem is F32 for a in args)
     wide = [a.cast("fpext", F64) if a.is_float else a for a in args]
     result = _call(name, wide, wide[0].elem if wide[0].is_float else F64)
@@ -37,7 +37,7 @@ def _call(symbol: str, args: list[Lanes], result: object) -> Lanes:
 
 
 def _in_double(function: Callable[..., Lanes]) -> Callable[..., Lanes]:
-    """Compute in double precision; round the result when the arguments were float32."""
+    """Make a function compute in double precision, and round if its arguments were float32."""
 
     def wrapped(*args: Lanes) -> Lanes:
         result = function(*(a.cast("fpext", F64) for a in args))
@@ -57,11 +57,11 @@ def exponent_integer(x: Lanes) -> Lanes:
     return select(x.is_nan(), -(2**31), result)
 
 
-def is_infinite(x: Lanes) -> Lanes:
+def _is_infinite(x: Lanes) -> Lanes:
     return abs(x).equals(inf)
 
 
-def is_finite(x: Lanes) -> Lanes:
+def _is_finite(x: Lanes) -> Lanes:
     return abs(x) < inf
 
 
@@ -69,12 +69,8 @@ def _as_int(test: Callable[[Lanes], Lanes]) -> Callable[[Lanes], Lanes]:
     return lambda x: test(x).cast("zext", I32)
 
 
-def positive_difference(x: Lanes, y: Lanes) -> Lanes:
-    return select(x <= y, 0.0, x - y)
-
-
 def saturate(x: Lanes) -> Lanes:
-    """Clamped to [0, 1]; NaN becomes 0."""
+    """Clamp to [0, 1]; NaN becomes 0."""
     return select(x > 0.0, x, 0.0).at_most(1.0)
 
 
@@ -84,19 +80,10 @@ def sigmoid(x: Lanes) -> Lanes:
     return select(x < 0.0, decay, 1.0) / (decay + 1.0)
 
 
-@_in_double
-def reciprocal_cube_root(x: Lanes) -> Lanes:
-    return 1.0 / call("cbrt", x)
-
-
 def norm(x: Lanes, *others: Lanes) -> Lanes:
     for other in others:
         x = call("hypot", x, other)
     return x
-
-
-def reciprocal_norm(*parts: Lanes) -> Lanes:
-    return 1.0 / norm(*parts)
 
 
 @_in_double
@@ -123,15 +110,6 @@ def _is_odd(integer: Lanes) -> Lanes:
 
 
 @_in_double
-def exp10(x: Lanes) -> Lanes:
-    return call("pow", x.const(10.0), x)
-
-
-def power_integer(x: Lanes, n: Lanes) -> Lanes:
-    return call("pow", x, n.cast("sitofp", F64))
-
-
-@_in_double
 def normal_cdf(x: Lanes) -> Lanes:
     # In the tail the rounding of x / sqrt(2) is magnified by x**2: take it back to first order.
     a = x * -sqrt(0.5)
@@ -142,7 +120,7 @@ def normal_cdf(x: Lanes) -> Lanes:
 
 
 def scaled_erfc(x: Lanes) -> Lanes:
-    """exp(x**2) * erfc(x) of float32, whose square is exact in float64."""
+    """Return exp(x**2) * erfc(x) of float32, whose square is exact in float64."""
     wide = x.cast("fpext", F64)
     square = wide * wide
     near = call("exp", square) * call("erfc", wide)
@@ -165,13 +143,8 @@ def erfc_inverse(x: Lanes) -> Lanes:
     return select(upper, -result, result)
 
 
-@_in_double
-def normal_cdf_inverse(x: Lanes) -> Lanes:
-    return erfc_inverse(x * 2.0) * -sqrt(2.0)
-
-
 def _erf_inverse(body: Lanes, tail: Lanes) -> Lanes:
-    """The positive y with erf(y) = body and erfc(y) = tail = 1 - body, by Halley's iteration."""
+    """Find the positive y with erf(y) = body and erfc(y) = tail = 1 - body, by Halley's method."""
     logarithm = call("log", tail * (body + 1.0))
     middle = logarithm * 0.5 + 4.330746750799873
     start = ((middle * middle - logarithm * 6.802721088435374).sqrt() - middle).sqrt()
@@ -205,31 +178,31 @@ FUNCTIONS: dict[str, Callable[..., Lanes]] = {
     "mul_rn": lambda x, y: x * y,
     "div_rn": lambda x, y: x / y,
     "rcp_rn": lambda x: 1.0 / x,
-    "fdim": positive_difference,
+    "fdim": lambda x, y: select(x <= y, 0.0, x - y),
     "saturate": saturate,
     "isnan": Lanes.is_nan,
-    "isinf": is_infinite,
-    "isfinite": is_finite,
+    "isinf": _is_infinite,
+    "isfinite": _is_finite,
     "isnan_int": _as_int(Lanes.is_nan),
-    "isinf_int": _as_int(is_infinite),
-    "isfinite_int": _as_int(is_finite),
+    "isinf_int": _as_int(_is_infinite),
+    "isfinite_int": _as_int(_is_finite),
     "signbit_int": _as_int(Lanes.is_negative),
     "ilogb": exponent_integer,
     "nextafter": next_after,
     "scalbn": partial(call, "ldexp"),
-    "exp10": exp10,
-    "powi": power_integer,
+    "exp10": _in_double(lambda x: call("pow", x.const(10.0), x)),
+    "powi": lambda x, n: call("pow", x, n.cast("sitofp", F64)),
     "sigmoid": sigmoid,
-    "rcbrt": reciprocal_cube_root,
+    "rcbrt": _in_double(lambda x: 1.0 / call("cbrt", x)),
     "norm3d": norm,
     "norm4d": norm,
-    "rhypot": reciprocal_norm,
-    "rnorm3d": reciprocal_norm,
-    "rnorm4d": reciprocal_norm,
+    "rhypot": lambda *parts: 1.0 / norm(*parts),
+    "rnorm3d": lambda *parts: 1.0 / norm(*parts),
+    "rnorm4d": lambda *parts: 1.0 / norm(*parts),
     "sinpi": sin_pi,
     "cospi": cos_pi,
     "normcdf": normal_cdf,
-    "normcdfinv": normal_cdf_inverse,
+    "normcdfinv": _in_double(lambda x: erfc_inverse(x * 2.0) * -sqrt(2.0)),
     "erfinv": erf_inverse,
     "erfcinv": erfc_inverse,
 }

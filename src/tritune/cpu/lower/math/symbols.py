@@ -51,7 +51,7 @@ _MLIR = frozenset(
 
 
 def _kind(name: str) -> str:
-    """What an integer or conversion function of libdevice takes, read from its name."""
+    """Return what an integer or conversion function of libdevice takes, by its name."""
     return {"float": "f32", "double": "f64"}.get(name.replace("_", "2").split("2")[0], "int")
 
 
@@ -79,12 +79,12 @@ _SYMBOLS = _libdevice()
 
 
 def from_symbol(symbol: str) -> tuple[str, str] | None:
-    """The plain name of a device library's function, and its arguments: `f32`, `f64` or `int`."""
+    """Return the plain name of a library's function, and its arguments: `f32`, `f64`, `int`."""
     return _SYMBOLS.get(symbol)
 
 
 def from_mlir(op_name: str) -> str | None:
-    """The plain name of an operation of MLIR's math dialect, with or without the `math.`."""
+    """Return the plain name of an operation of MLIR's math dialect, with or without the `math.`."""
     dialect, _, name = op_name.rpartition(".")
     if dialect not in ("", "math") or name not in _MLIR:
         return None

@@ -27,12 +27,12 @@ _ANY: dict[str, Callable[..., Lanes]] = {**integers.FUNCTIONS, **libm.FUNCTIONS}
 
 
 def supported(name: str) -> bool:
-    """Whether `emit` knows the function, for float32 or integers at least."""
+    """Return whether `emit` knows the function, for float32 or integers at least."""
     return name in _FLOAT32 or name in _ANY
 
 
 def emit(b: ir.IRBuilder, name: str, args: list[ir.Value]) -> ir.Value:
-    """The value of the function `name`; KeyError when there is none for these argument types."""
+    """Emit the function `name`; raise KeyError if there is none for these argument types."""
     lanes = [Lanes(b, arg) for arg in args]
     single = any(arg.elem == F32 for arg in lanes)
     function = _FLOAT32.get(name) if single else None
