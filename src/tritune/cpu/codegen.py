@@ -1,7 +1,7 @@
-"""LLVM's part: IR text to optimised IR, to assembly, to object code. Every function here is pure.
+"""Compile LLVM IR with LLVM: text to optimised IR, to assembly, to object code.
 
-Results are remembered for a while: configs that differ only in what a GPU understands (`num_warps`)
-lower to the same text, and need no second compilation.
+Results are cached: configs that differ only in a GPU's options (`num_warps`) lower to the same
+text, and need no second compilation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def assembly(text: str, cpu: Cpu) -> str:
 
 @functools.lru_cache(_REMEMBERED)
 def object_code(llir: str, asm: str, cpu: Cpu) -> bytes:
-    """The object file of `asm`, which was generated from `llir`."""
+    """Assemble `asm`, which was generated from `llir`, to an object file."""
     if cpu.arch != host().arch:
         # LLVM's assembler is only there for the host's instruction set: generate the code again.
         return bytes(_machine(cpu).emit_object(_parse(llir)))
@@ -49,7 +49,7 @@ def object_code(llir: str, asm: str, cpu: Cpu) -> bytes:
 
 
 def _asm_module(asm: str, cpu: Cpu) -> str:
-    """A module that holds nothing but assembly: emitting it as an object only assembles."""
+    """Return a module that holds nothing but assembly: emitting it as an object only assembles."""
     lines = (
         line.replace("\\", "\\5C").replace('"', "\\22").replace("\t", "\\09")
         for line in asm.splitlines()
@@ -78,7 +78,7 @@ def _machine(cpu: Cpu) -> Any:
 
 @functools.cache
 def _llvm() -> Any:
-    """llvmlite's binding, ready to make code for this machine."""
+    """Return llvmlite's binding, ready to make code for this machine."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

@@ -78,7 +78,7 @@ class CPUBackend(BaseBackend):
         return {"triton.language.extra.libdevice": libdevice}
 
     def load_dialects(self, context: Any) -> None:
-        """Triton's own dialects are enough."""
+        """Load nothing: Triton's own dialects are enough."""
 
     def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
         return metadata.num_warps, metadata.num_ctas, metadata.shared
@@ -123,9 +123,9 @@ class CPUBackend(BaseBackend):
 
 @functools.lru_cache(16)
 def _lowered(text: str, options: CodeOptions, cpu: Cpu) -> tuple[str, dict[str, Any]]:
-    """LLVM IR of a TTIR module and the metadata found on the way.
+    """Lower a TTIR module to LLVM IR; return it with the metadata found on the way.
 
-    Remembered for the configs that differ only in what a GPU understands.
+    Cached for configs that differ only in a GPU's options.
     """
     from tritune.cpu import lower, ttir
 

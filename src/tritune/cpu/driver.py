@@ -33,7 +33,7 @@ DEVICE = "cpu"
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Why the CPU backend cannot work in this process, or None if it can."""
+    """Return why the CPU backend cannot work in this process, or None if it can."""
     import importlib
 
     for name in ("torch", "llvmlite.binding"):
@@ -86,7 +86,7 @@ class CPUDriver(DriverBase):
 
     @classmethod
     def is_active(cls) -> bool:
-        """Only where no other device is, or by wish: a GPU's users must notice nothing."""
+        """Return whether Triton should use the CPU: where there is no GPU, or on request."""
         wished = os.environ.get("TRITON_DEFAULT_BACKEND") == "cpu"
         if not wished and (_asking or _another_is_active()):
             return False
@@ -103,7 +103,7 @@ class CPUDriver(DriverBase):
         return DEVICE
 
     def set_current_device(self, device: object) -> None:
-        """There is one CPU."""
+        """Do nothing: there is one CPU."""
 
     def get_current_stream(self, device: object = None) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""What is said of an exception that no kernel should be able to cause."""
+"""The error for exceptions that no kernel should be able to cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tritune.errors import CompileError
 
 
 def unexpected(operation: str, loc: object, error: Exception) -> CompileError:
-    """The error to raise from an exception that nobody meant to raise."""
+    """Return the error to raise from an unexpected exception."""
     reason = (
         f"{type(error).__name__}: {error}. "
         "This is a fault of the CPU backend, not of the kernel: please report it"

@@ -1,4 +1,4 @@
-"""Which CPU the code is for: the host, or an architecture that was asked for by name."""
+"""The CPU that code is for: the host, or an architecture by name."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Cpu:
 
     @property
     def arch(self) -> str:
-        """The instruction set, the first part of the triple."""
+        """Return the instruction set, the first part of the triple."""
         return self.triple.split("-", 1)[0]
 
     def has(self, feature: str) -> bool:
-        """Whether `feature` is listed; what LLVM's name for the CPU implies is not looked up."""
+        """Return whether `feature` is listed; LLVM's name for the CPU may imply others."""
         return f"+{feature}" in self.features.split(",")
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether an instruction adds up products of bf16, two in each lane of a vector."""
+        """Return whether there is an instruction for dot products of pairs of bf16."""
         return self.has("avx512bf16") and self.has("avx512vl")
 
 
@@ -48,7 +48,7 @@ _LEVELS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
 
 @functools.cache
 def host() -> Cpu:
-    """The CPU that this process runs on."""
+    """Return the CPU that this process runs on."""
     import llvmlite.binding as llvm
 
     triple = llvm.get_process_triple()
@@ -69,7 +69,7 @@ _HOST = ("host", "")
 
 @functools.cache
 def resolve(arch: str) -> Cpu:
-    """The CPU that `GPUTarget("cpu", arch, 1)` means; ValueError lists what can be asked for."""
+    """Return the CPU of `GPUTarget("cpu", arch, 1)`; raise a ValueError that lists those known."""
     here = host()
     if arch in (here.name, *_HOST):
         return here
@@ -80,7 +80,7 @@ def resolve(arch: str) -> Cpu:
 
 
 def why_not_here(arch: str) -> str | None:
-    """Why code made for `arch` cannot run on this machine, or None if it can."""
+    """Return why code for `arch` cannot run on this machine, or None if it can."""
     here = host()
     if arch in (here.name, *_HOST):
         return None

@@ -1,4 +1,4 @@
-"""The backend's own small IR: what a kernel is, once Triton's MLIR has been read.
+"""The backend's own small IR, which Triton's MLIR is parsed into.
 
 A module is a list of functions; a function is a region; a region is a list of blocks; a block is a
 list of operations. Values are tensors or scalars (a scalar is a tensor of rank 0). Operation names
@@ -56,7 +56,7 @@ class Type:
 
     @property
     def scalar(self) -> Type:
-        """The element type alone, as a scalar."""
+        """Return the element type alone, as a scalar."""
         return Type(self.elem, (), self.pointee)
 
     def with_shape(self, shape: tuple[int, ...]) -> Type:
@@ -103,7 +103,7 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The only result."""
+        """Return the only result."""
         (value,) = self.results
         return value
 
@@ -142,6 +142,6 @@ class Module:
 
     @property
     def entry(self) -> Function:
-        """The kernel itself: the one public function."""
+        """Return the kernel itself, the one public function."""
         (function,) = [f for f in self.functions if f.public]
         return function

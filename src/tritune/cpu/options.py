@@ -65,14 +65,14 @@ class CPUOptions:
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def code(self) -> CodeOptions:
-        """The part that can change the code."""
+        """Return the part that can change the code."""
         return CodeOptions(
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(CodeOptions)}
         )
 
 
 def parse(given: dict[str, Any], arch: str) -> CPUOptions:
-    """Options from a launch's keyword arguments; those that are the kernel's own are left alone."""
+    """Return the options among a launch's keyword arguments, checked."""
     from triton import knobs
 
     # None means "not given", and lists are what JSON makes of tuples.
@@ -143,7 +143,7 @@ def _dot_precisions() -> tuple[str, ...]:
 
 @functools.cache
 def _gpu_defaults() -> dict[str, Any]:
-    """The options of the GPU backends that are installed, whatever this Triton calls them."""
+    """Return the options of the installed GPU backends, with their defaults."""
     defaults = dict(_GPU_DEFAULTS)
     for backend, options in (("amd", "HIPOptions"), ("nvidia", "CUDAOptions")):
         try:

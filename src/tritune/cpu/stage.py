@@ -1,4 +1,4 @@
-"""The border between Triton's compiler and the backend's stages: one kind of error crosses it."""
+"""One kind of error for whatever goes wrong in the backend's stages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class KernelError(CompileError, PTXASError):
 
     @property
     def error_message(self) -> str:
-        """The text of a PTXASError."""
+        """Return the text, as PTXASError does."""
         return str(self)
 
 
 def guarded(stages: Mapping[str, Stage]) -> dict[str, Stage]:
-    """The stages, raising KernelError whatever goes wrong in them; only memory may run out."""
+    """Wrap the stages so that they raise a KernelError for any exception but MemoryError."""
     source: list[Any] = []
 
     def guard(stage: Stage) -> Stage:
@@ -53,7 +53,7 @@ def guarded(stages: Mapping[str, Stage]) -> dict[str, Stage]:
 
 
 def _entry(module: Any) -> tuple[str, str]:
-    """The kernel's function and its place, for an error that knows no operation."""
+    """Return the kernel's function and its place, for an error that knows no operation."""
     try:
         entry = ttir.parse(str(module)).entry
     except Exception:

@@ -161,7 +161,7 @@ def _program(pointers: int, numbers: int) -> tuple[Any, list[Any], list[Any]]:
     module = ll.Module("peak")
     program = ll.Function(module, ll.FunctionType(_VOID, [PTR, *[I32] * 6, PTR]), "program")
     program.attributes.add("nounwind")
-    emit_launch(module, program, streams=True)
+    emit_launch(module, program, nontemporal=True)
     b = ll.IRBuilder(program.append_basic_block("entry"))
     kinds = [PTR] * pointers + [I64] * numbers
     args = [b.load(_at(b, program.args[0], 8 * i), typ=kind) for i, kind in enumerate(kinds)]

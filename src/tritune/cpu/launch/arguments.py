@@ -1,4 +1,4 @@
-"""How a kernel's arguments become the slots that its code reads: 8 bytes each, little endian."""
+"""The slots that a kernel's code reads its arguments from: 8 bytes each, little endian."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Slot:
         return _POINTER if self.is_pointer else _CODES[self.type]
 
     def value(self) -> str:
-        """A Python expression for what is packed, when the argument is what it usually is."""
+        """Return a Python expression for what is packed on the fast path."""
         if self.is_pointer:
             return f"{self.expression}.data_ptr()"
         return f"bf16({self.expression})" if self.type == "bf16" else self.expression
 
 
 def slots(signature: dict[Any, Any]) -> list[Slot]:
-    """The slots of a kernel with this signature, in the order of its code's arguments."""
+    """Return the slots for a signature, in the order of the code's arguments."""
     found: list[Slot] = []
     for index, type_ in enumerate(signature.values()):
         _expand(type_, f"a{index}", index, found)
@@ -67,7 +67,7 @@ def _expand(type_: Any, expression: str, argument: int, found: list[Slot]) -> No
 
 
 def _expand_descriptor(type_: str, expression: str, argument: int, found: list[Slot]) -> None:
-    """A tensor descriptor, as Triton's own rewriting into pointers leaves it.
+    """Add the slots of a tensor descriptor, as Triton rewrites it into pointers.
 
     First what the descriptor became, then the shape and strides that Triton's front end adds.
     """
@@ -87,7 +87,7 @@ def _expand_descriptor(type_: str, expression: str, argument: int, found: list[S
 
 
 def bf16(value: float) -> int:
-    """The bits of a float rounded to bfloat16, ties to even."""
+    """Return the bits of a float rounded to bfloat16, ties to even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
     if value != value:
         return (bits >> 16) | 0x40
@@ -95,7 +95,7 @@ def bf16(value: float) -> int:
 
 
 def convert(slot: Slot, name: str, arguments: tuple[Any, ...]) -> Any:
-    """The value to pack into `slot`, for arguments that need a second look."""
+    """Return the value to pack into a slot, converted and checked."""
     value = eval(slot.expression, {f"a{i}": each for i, each in enumerate(arguments)})
     try:
         if slot.is_pointer:

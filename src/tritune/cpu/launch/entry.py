@@ -1,4 +1,4 @@
-"""The entry point of every kernel's object code: it runs all programs of the grid, on all threads.
+"""The entry point of a kernel's object code, which runs all programs of the grid on all threads.
 
 `tritune_launch(args, gx, gy, gz, threads, status)` fills a record that the threads share, and each
 thread takes programs from it until none are left. The threads are torch's own OpenMP pool.
@@ -24,15 +24,15 @@ _NEXT_OFFSET = 64
 _SHARED_BYTES = 128
 
 
-def emit_launch(module: ir.Module, program: ir.Function, streams: bool = False) -> ir.Function:
+def emit_launch(module: ir.Module, program: ir.Function, nontemporal: bool = False) -> ir.Function:
     """Add `tritune_launch` to `module`; it calls `program` once for each point of the grid.
 
-    `program` is `void (ptr args, i32 x, i32 y, i32 z, i32 gx, i32 gy, i32 gz, ptr status)`. If it
-    `streams`, it writes past the caches, which other threads need not see before a fence.
+    `program` is `void (ptr args, i32 x, i32 y, i32 z, i32 gx, i32 gy, i32 gz, ptr status)`. With
+    `nontemporal` stores it needs a fence, before which other threads need not see them.
     """
     if not program.linkage:
         program.linkage = "internal"
-    worker = _emit_worker(module, program, streams)
+    worker = _emit_worker(module, program, nontemporal)
     launch = ir.Function(
         module, ir.FunctionType(_VOID, [_PTR, _I32, _I32, _I32, _I32, _PTR]), ENTRY
     )
@@ -72,8 +72,8 @@ def _field(b: ir.IRBuilder, shared: ir.Value, index: int) -> ir.Value:
     return b.gep(shared, [_I32(0), _I32(index)], inbounds=True, source_etype=_SHARED)
 
 
-def _emit_worker(module: ir.Module, program: ir.Function, streams: bool) -> ir.Function:
-    """What each thread runs: take a chunk, run its programs (x fastest), until none is left."""
+def _emit_worker(module: ir.Module, program: ir.Function, nontemporal: bool) -> ir.Function:
+    """Emit what each thread does: run the programs of one chunk after another, x fastest."""
     worker = ir.Function(module, ir.FunctionType(_VOID, [_PTR]), "tritune_worker")
     worker.linkage = "internal"
     worker.attributes.add("nounwind")
@@ -146,7 +146,7 @@ def _emit_worker(module: ir.Module, program: ir.Function, streams: bool) -> ir.F
     b.branch(take)
 
     b.position_at_end(leave)
-    if streams:
+    if nontemporal:
         b.fence("seq_cst")
     b.ret_void()
     return worker

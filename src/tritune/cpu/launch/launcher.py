@@ -1,4 +1,4 @@
-"""A launch: the kernel's arguments packed into slots, one call, and what is made of its outcome.
+"""Launches: packing the arguments into slots, the call, and errors from its outcome.
 
 The launcher of a kernel is a function generated for its signature, because a launch should cost
 a few microseconds: no loop over the arguments, no look-up, no allocation that can be avoided.
@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tritune.cpu import features
 from tritune.cpu.launch import arguments as packing
@@ -34,7 +34,7 @@ _LOADING_TIMEOUT_S = 120.0
 
 
 class _Loading:
-    """What a kernel is made from, and its entry point once that is loaded."""
+    """The source of a kernel, and its entry point once that is loaded."""
 
     def __init__(self, src: Any, metadata: Any) -> None:
         self.src = src
@@ -43,7 +43,7 @@ class _Loading:
         self.over = threading.Event()
 
     def wait(self) -> Callable[..., None]:
-        """The entry point, for a thread that came while another one was loading."""
+        """Return the entry point, for a thread that came while another one was loading."""
         self.over.wait(_LOADING_TIMEOUT_S)
         if self.entry is None:
             raise LaunchError("the kernel could not be loaded by the thread that launched it first")
@@ -51,7 +51,7 @@ class _Loading:
 
 
 def make_launcher(src: Any, metadata: Any) -> Callable[..., None]:
-    """The launcher of one kernel: Triton's `launcher_cls(src, metadata)`."""
+    """Return the launcher of one kernel: Triton's `launcher_cls(src, metadata)`."""
     loading = _loading.kernel = _Loading(src, metadata)
     slots = packing.slots(src.signature)
     # A kernel without parameters leaves a trailing comma, which Python accepts.
@@ -71,9 +71,9 @@ def launch(
     if enter is not None:
         enter(launch_metadata)
     try:
-        args = pack({packed}) if {placed} else pack_carefully(({parameters}))
+        args = pack({packed}) if {placed} else pack_slowly(({parameters}))
     except (AttributeError, TypeError, OverflowError, StructError):
-        args = pack_carefully(({parameters}))
+        args = pack_slowly(({parameters}))
     try:
         status = statuses.pop()
     except IndexError:
@@ -82,9 +82,9 @@ def launch(
         try:
             function(args, gx, gy, gz, count(), status)
         except (ArgumentError, TypeError):
-            launch_carefully(function or loading.wait(), args, gx, gy, gz, status)
+            launch_slowly(function or loading.wait(), args, gx, gy, gz, status)
     else:
-        launch_carefully(function or loading.wait(), args, gx, gy, gz, status)
+        launch_slowly(function or loading.wait(), args, gx, gy, gz, status)
     if leave is not None:
         leave(launch_metadata)
     if status[0]:
@@ -95,7 +95,7 @@ def launch(
     asserts = getattr(metadata, "asserts", ())
     namespace: dict[str, Any] = {
         "pack": pack,
-        "pack_carefully": lambda values: _pack_carefully(pack, slots, src, values),
+        "pack_slowly": lambda values: _pack_slowly(pack, slots, src, values),
         "StructError": struct.error,
         "ArgumentError": ctypes.ArgumentError,
         "statuses": _statuses,
@@ -104,7 +104,7 @@ def launch(
         "count": threads.count,
         "fork": threads.fork,
         "loading": loading,
-        "launch_carefully": _launch_carefully,
+        "launch_slowly": _launch_slowly,
         "fail": lambda status: _fail(status, asserts),
         "bf16": packing.bf16,
     }
@@ -118,7 +118,7 @@ def launch(
 def prepared(
     compiled: Any, grid: tuple[int, int, int], arguments: Sequence[Any], tensors: int
 ) -> Callable[..., None] | None:
-    """A launch with these arguments but for the tensors, whose addresses it takes; or None.
+    """Return a launch with all arguments but the tensors' addresses, which it takes; or None.
 
     So many tensors are given, and they are the kernel's first arguments. Nobody is told of the
     launch: hooks are the caller's.
@@ -146,7 +146,7 @@ def prepared(
         if fork.thread is None:
             function(addresses(*tensors) + rest, x, y, z, count(), status)
         else:
-            _launch_carefully(function, addresses(*tensors) + rest, x, y, z, status)
+            _launch_slowly(function, addresses(*tensors) + rest, x, y, z, status)
         if status[0]:
             _fail(status, asserts)
         statuses.append(status)
@@ -188,7 +188,7 @@ def _load(name: str, sealed: bytes, src: Any, metadata: Any) -> loader.Loaded:
 
 
 def _compile_again(src: Any, metadata: Any) -> bytes:
-    """The object code of a kernel whose cache entry is damaged; the entry is replaced."""
+    """Compile a kernel whose cache entry is damaged, and replace the entry."""
     import triton
     from triton import knobs
 
@@ -202,10 +202,10 @@ def _compile_again(src: Any, metadata: Any) -> bytes:
     return code
 
 
-def _launch_carefully(
+def _launch_slowly(
     function: Callable[..., None], args: bytes, gx: Any, gy: Any, gz: Any, status: Any
 ) -> None:
-    """The launches that are not the usual one: odd or empty grids, and those of a forked child."""
+    """Launch on the slow path: odd or empty grids, and launches of a forked child."""
     try:
         grid = [operator.index(size) for size in (gx, gy, gz)]
     except TypeError:
@@ -224,10 +224,10 @@ def _launch_carefully(
         threads.run_in_child(function, args, *grid, count, status)
 
 
-def _pack_carefully(
+def _pack_slowly(
     pack: Callable[..., bytes], slots: Sequence[packing.Slot], src: Any, values: tuple[Any, ...]
 ) -> bytes:
-    """Pack the arguments one by one: what is unusual is converted, what is wrong is named."""
+    """Pack the arguments on the slow path: convert or name what is unusual or wrong."""
     names = _argument_names(src, len(values))
     return pack(*(packing.convert(slot, names[slot.argument], values) for slot in slots))
 
@@ -237,21 +237,15 @@ def _argument_names(src: Any, count: int) -> list[str]:
     return list(getattr(function, "arg_names", None) or [f"argument {i}" for i in range(count)])
 
 
-class _Failure(NamedTuple):
-    message: str
-    place: str
-
-
 def _fail(status: Any, asserts: Sequence[Sequence[str]]) -> None:
     _, site, x, y, z = status[:5]
-    failure = _Failure(*asserts[site]) if 0 <= site < len(asserts) else _Failure("", "")
-    place = f" at {failure.place}" if failure.place else ""
-    message = f": {failure.message}" if failure.message else ""
-    raise DeviceAssertionError(f"assertion failed{place} in program ({x}, {y}, {z}){message}")
+    message, place = asserts[site] if 0 <= site < len(asserts) else ("", "")
+    where = f"{place and f' at {place}'} in program ({x}, {y}, {z})"
+    raise DeviceAssertionError(f"assertion failed{where}{message and f': {message}'}")
 
 
 def _flushing(launch: Callable[..., None]) -> Callable[..., None]:
-    """For kernels that print: C's output and Python's appear in the order they were made in."""
+    """Wrap the launch of a kernel that prints, so that C's output and Python's stay in order."""
     libc = ctypes.CDLL(None)
 
     def flushing(*args: Any) -> None:

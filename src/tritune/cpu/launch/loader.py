@@ -1,4 +1,4 @@
-"""Object code to a function that can be called; a cached object is checked before it is loaded."""
+"""The loader of object code, which checks cached objects before it links them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ os.register_at_fork(
 
 
 def seal(code: bytes) -> bytes:
-    """What is kept in the cache for an object file: a mark, its digest, and itself."""
+    """Return what the cache keeps of an object file: a magic number, its digest, and itself."""
     return _MAGIC + hashlib.sha256(code).digest() + code
 
 
 def unseal(sealed: bytes) -> bytes:
-    """The object file within `sealed`; DamagedObjectError if a byte of it has changed."""
+    """Return the object file within; raise DamagedObjectError if a byte has changed."""
     code = sealed[_HEADER_BYTES:]
     if sealed[:_HEADER_BYTES] != _MAGIC + hashlib.sha256(code).digest():
         raise DamagedObjectError("the object code in Triton's cache is damaged")
@@ -57,7 +57,6 @@ class Loaded:
     """Object code in memory. It stays there as long as this object or its entry does."""
 
     entry: Any
-    address: int
 
 
 def load(sealed: bytes) -> Loaded:
@@ -83,7 +82,7 @@ def load(sealed: bytes) -> Loaded:
     # The entry keeps the code: of two threads that load one kernel at once, one finds its module
     # replaced while it runs.
     entry.tracker = tracker
-    return Loaded(entry, tracker[ENTRY])
+    return Loaded(entry)
 
 
 def unload(loaded: Loaded) -> None:
@@ -105,7 +104,7 @@ def _jit() -> Any:
 
 @functools.cache
 def _gomp_parallel() -> int | None:
-    """The address of GOMP_parallel in the OpenMP library that torch itself runs on."""
+    """Return the address of GOMP_parallel in the OpenMP library that torch itself runs on."""
     import torch
 
     try:
@@ -118,7 +117,7 @@ def _gomp_parallel() -> int | None:
 
 @functools.cache
 def _serial_library() -> str:
-    """Where torch has no GNU-compatible OpenMP: a GOMP_parallel that runs on the calling thread."""
+    """Define a GOMP_parallel for one thread, where torch has no GNU-compatible OpenMP."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_asmparser()

@@ -1,4 +1,4 @@
-"""The device as Triton and its users ask for it: loading code, properties, events, caches."""
+"""The device interface that Triton and its users expect: loading, properties, events, caches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NO_LIMIT = 2**31 - 1
 
 
 class Utils:
-    """What Triton calls `driver.utils`."""
+    """Triton's `driver.utils`."""
 
     def load_binary(
         self, name: str, kernel: bytes, shared: int, device: object
     ) -> tuple[loader.Loaded, Any, int, int, int]:
-        """(module, function, registers, spills, most threads) of a kernel's object code."""
+        """Return (module, function, registers, spills, most threads) of a kernel's object code."""
         loaded = launcher.load(name, kernel)
         return loaded, loaded.entry, 16, 0, _NO_LIMIT
 
@@ -29,7 +29,7 @@ class Utils:
             loader.unload(module)
 
     def get_device_properties(self, device: object = None) -> dict[str, Any]:
-        """The properties that programs read to size a launch, with a GPU's names."""
+        """Return the properties that programs read to size a launch, with a GPU's names."""
         from tritune.cpu import features
 
         return {
@@ -52,14 +52,14 @@ class Event:
         self._nanoseconds = time.perf_counter_ns()
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to `end`."""
+        """Return the milliseconds from this event to `end`."""
         return (end._nanoseconds - self._nanoseconds) / 1e6
 
     def synchronize(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: a launch has ended when it returns."""
 
     def wait(self, stream: object = None) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: a launch has ended when it returns."""
 
     def query(self) -> bool:
         return True
@@ -78,7 +78,7 @@ class Interface:
 
 @functools.cache
 def last_level_cache_bytes() -> int:
-    """All last-level caches of this machine together, at most 512 MiB; 64 MiB if unknown."""
+    """Return the size of all last-level caches, at most 512 MiB; 64 MiB if unknown."""
     levels: dict[int, dict[str, int]] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""How many threads run a launch, and what keeps launches alive in a forked child.
+"""The number of threads of a launch, and launches in a forked child.
 
 `driver.py` imports this when Triton is imported, so that no fork goes unnoticed: only the standard
 library may be imported here.
@@ -16,7 +16,7 @@ from tritune.cpu import env
 
 
 def _first_count() -> int:
-    """Read the environment and find torch once; from then on count() is what they said."""
+    """Read the environment or torch's number, and let count() use the same from then on."""
     global _source
     pinned = env.NUM_THREADS.read()
     if pinned is not None:
@@ -32,7 +32,7 @@ _source: Callable[[], int] = _first_count
 
 
 def count() -> int:
-    """The threads of the next launch: TRITUNE_NUM_THREADS if set, else torch's own number."""
+    """Return the number of threads: TRITUNE_NUM_THREADS if set, else torch's own."""
     return _source()
 
 

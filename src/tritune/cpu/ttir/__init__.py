@@ -1,4 +1,4 @@
-"""Reads Triton's IR: how it is printed and how versions differ is known here only.
+"""The parser of Triton's IR: only this folder knows how it is printed and how versions differ.
 
 `optimise` runs Triton's own passes over a fresh module; `parse` turns the printed result into the
 backend's IR (`ir.py`). Only the text is read: Triton's Python bindings show neither all attributes

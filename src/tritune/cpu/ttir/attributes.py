@@ -1,10 +1,10 @@
-"""Types and attributes among the words of a module."""
+"""The parser's part for types and attributes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tritune.cpu.ir import Type
+from tritune.cpu.ir import Type, Value
 from tritune.cpu.ttir.literals import (
     Malformed,
     read_dense,
@@ -14,6 +14,20 @@ from tritune.cpu.ttir.literals import (
     read_type,
 )
 from tritune.cpu.ttir.tokens import END, Tokens
+
+#: The type of a value that is used in an earlier block than the one that defines it, until then.
+UNKNOWN = Type("?")
+
+
+def check(values: list[Value], types: list[Type]) -> None:
+    """Compare operands with the types printed for them; learn those of values not defined yet."""
+    if len(values) != len(types):
+        raise Malformed(f"it has {len(values)} operands, but {len(types)} types for them")
+    for value, type in zip(values, types, strict=True):
+        if value.type is not type and value.type != type:
+            if value.type is not UNKNOWN:
+                raise Malformed(f"%{value.name} is {value.type}, but is used as {type}")
+            value.type = type
 
 
 class Attributes(Tokens):
@@ -28,7 +42,7 @@ class Attributes(Tokens):
         return read_type(token)
 
     def type_list(self) -> list[Type]:
-        """`T`, `(T, U)` or `T, U`."""
+        """Read `T`, `(T, U)` or `T, U`."""
         if self.accept("("):
             return self.until(")", self.type)
         types = [self.type()]
@@ -37,7 +51,7 @@ class Attributes(Tokens):
         return types
 
     def signature(self) -> tuple[list[Type], list[Type] | None]:
-        """The types before and after `->` or `to`; the latter None if there is no arrow."""
+        """Read the types before and after `->` or `to`; the latter are None without an arrow."""
         ins = [] if self.peek() == "->" else self.type_list()
         if self.accept("->") or self.accept("to"):
             return ins, self.type_list()
@@ -49,7 +63,7 @@ class Attributes(Tokens):
         return [], None
 
     def attributes(self) -> dict[str, Any]:
-        """A dictionary of attributes, `{a = 1 : i32, b}` or `<{...}>`."""
+        """Read a dictionary of attributes, `{a = 1 : i32, b}` or `<{...}>`."""
         opening = self.next()
         closing = "}>" if opening == "<{" else "}"
         attrs: dict[str, Any] = {}

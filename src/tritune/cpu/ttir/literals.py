@@ -1,4 +1,4 @@
-"""Literals of MLIR's text: types, symbols, strings, numbers and constants, as Python values."""
+"""The values of MLIR's literals: types, symbols, strings, numbers and constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 
 
 class Malformed(Exception):
-    """What the parser stumbled over, on its way to become a CompileError that says where."""
+    """Text that cannot be read; becomes a CompileError that says where."""
 
 
 _type_cache: dict[str, Type] = {}
@@ -45,7 +45,7 @@ def read_symbol(token: str) -> str:
 
 
 def read_string(token: str) -> str:
-    """The text of a string literal: MLIR escapes bytes as two hexadecimal digits."""
+    """Return the text of a string literal: MLIR escapes bytes as two hexadecimal digits."""
     if token[0] != '"':
         raise Malformed(f"expected a string, found {token!r}")
     body = token[1:-1]
@@ -61,7 +61,7 @@ def read_string(token: str) -> str:
 
 
 def read_number(text: str, type: Type) -> int | float:
-    """A literal of the element type of `type`: floats rounded to it, hexadecimal as its bits."""
+    """Return a number of a type: floats are rounded to it, hexadecimal digits are its bits."""
     elem = type.elem
     if elem[0] == "i":
         if text in ("true", "false"):
@@ -102,7 +102,7 @@ def _from_bits(bits: int, elem: str) -> float:
 
 
 def _round(value: float, elem: str) -> float:
-    """The nearest value of `elem`: MLIR prints as many digits as identify it, not all of them."""
+    """Round to `elem`: MLIR prints as many digits as identify a value, not all of them."""
     if elem == "f64" or value == 0 or not math.isfinite(value):
         return value
     if elem == "f32":
@@ -114,7 +114,7 @@ def _round(value: float, elem: str) -> float:
 
 
 def read_dense(body: str, type: Type) -> int | float | list[int | float]:
-    """The elements of `dense<body>`: the scalar of a splat, else a flat list."""
+    """Return the elements of `dense<body>`: the scalar of a splat, else a flat list."""
     if body.startswith('"0x'):
         return _blob(bytes.fromhex(body[3:-1]), type)
     if body.startswith("["):
@@ -126,7 +126,7 @@ def read_dense(body: str, type: Type) -> int | float | list[int | float]:
 
 
 def _blob(data: bytes, type: Type) -> list[int | float]:
-    """Elements printed as one string of their bytes: what MLIR does with many of them."""
+    """Return elements that are printed as one string of their bytes, as MLIR does with many."""
     size = type.bits // 8
     if type.elem == "i1" or len(data) != size * type.numel:
         raise Malformed(f"{len(data)} bytes for {type}")

@@ -1,4 +1,4 @@
-"""Where in the user's source an operation comes from."""
+"""The source locations of operations."""
 
 from __future__ import annotations
 

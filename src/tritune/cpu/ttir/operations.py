@@ -1,4 +1,4 @@
-"""How each operation is printed, where it is not as MLIR prints most of them."""
+"""Readers of operations that are not printed as MLIR prints most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tritune.cpu.ir import Op, Type, Value
-from tritune.cpu.ttir.checks import check
+from tritune.cpu.ttir.attributes import check
 from tritune.cpu.ttir.literals import (
     Malformed,
     read_dense,
@@ -20,26 +20,12 @@ if TYPE_CHECKING:
     from tritune.cpu.ttir.parser import Parser
 
 
-def regular(parser: Parser, op: Op) -> list[Type]:
-    """`op operands attributes : T`, `: T -> U`, `: T to U` or `: (T, U) -> V`.
-
-    With one type and no arrow, the operands and the result all have it.
-    """
-    parser.items(op)
-    ins, outs = parser.types()
-    if outs is None and len(ins) == 1:
-        check(op.operands, ins * len(op.operands))
-        return ins
-    check(op.operands, ins)
-    return outs or []
-
-
 def _format(
     results: Callable[[list[Type]], list[Type]] | None = None,
     words: tuple[str, ...] = (),
     operands: Callable[[list[Type]], list[Type]] | None = None,
 ) -> Callable[[Parser, Op], list[Type]]:
-    """A reader for `op words, operands attributes : types`.
+    """Return a reader for `op words, operands attributes : types`.
 
     `results` gives the result types where they are not printed after an arrow, from the types that
     are printed; `operands` gives the operand types, where not all of them are printed.
@@ -50,17 +36,20 @@ def _format(
         if missing := [w for w in words if w not in op.attrs]:
             raise Malformed(f"its {missing[0]} is missing")
         ins, outs = parser.types()
-        if operands is not None:
-            check(op.operands, operands(ins))
-        elif len(ins) == 1:
-            check(op.operands, ins * len(op.operands))
-        else:
-            check(op.operands, ins)
+        alike = ins * len(op.operands) if len(ins) == 1 else ins
+        check(op.operands, alike if operands is None else operands(ins))
         if results is not None:
             return results(ins)
-        return ins if outs is None else outs
+        if outs is None:
+            return ins if len(ins) == 1 else []
+        return outs
 
     return read
+
+
+#: `op operands attributes : T`, `: T -> U`, `: T to U` or `: (T, U) -> V`. With one type and no
+#: arrow, the operands and the result all have it.
+regular = _format()
 
 
 def _constant(parser: Parser, op: Op) -> list[Type]:
@@ -105,7 +94,7 @@ def _gather(parser: Parser, op: Op) -> list[Type]:
 
 
 def _make_descriptor(parser: Parser, op: Op) -> list[Type]:
-    """`%base, [%shape...], [%strides...] : <ptr>, <descriptor>`"""
+    """Read `%base, [%shape...], [%strides...] : <ptr>, <descriptor>`."""
     base = parser.value()
     op.operands.append(base)
     while parser.accept(","):
@@ -120,7 +109,7 @@ def _make_descriptor(parser: Parser, op: Op) -> list[Type]:
 
 
 def _descriptor(parser: Parser, op: Op) -> list[Type]:
-    """`%desc[%index...], %source : D, T` and `%desc[%index...] : D -> T`"""
+    """Read `%desc[%index...], %source : D, T` or `%desc[%index...] : D -> T`."""
     if not parser.peek().startswith("%"):
         op.attrs["kind"] = parser.next()
         parser.expect(",")
@@ -141,7 +130,7 @@ def _dot(parser: Parser, op: Op) -> list[Type]:
 
 
 def _dot_scaled(parser: Parser, op: Op) -> list[Type]:
-    """`%a scale %s, %b scale %t, %c lhs = e4m3 rhs = e4m3 : A, S * B, T -> D`
+    """Read `%a scale %s, %b scale %t, %c lhs = e4m3 rhs = e4m3 : A, S * B, T -> D`.
 
     Both scales are optional; `lhs_scale` and `rhs_scale` say which are there. They come last
     among the operands, as in MLIR.
@@ -204,7 +193,7 @@ def _for(parser: Parser, op: Op) -> list[Type]:
 
 
 def _assignments(parser: Parser) -> tuple[list[str], list[Value]]:
-    """`(%a = %x, %b = %y)`"""
+    """Read `(%a = %x, %b = %y)`."""
 
     def assignment() -> tuple[str, Value]:
         name = parser.next()
@@ -261,15 +250,8 @@ def _condition(parser: Parser, op: Op) -> list[Type]:
     return []
 
 
-def _end(parser: Parser, op: Op) -> list[Type]:
-    """A terminator: values and their types."""
-    parser.items(op)
-    check(op.operands, parser.types()[0])
-    return []
-
-
 def _memory(parser: Parser, op: Op) -> list[Type]:
-    """Loads and stores print the type of the pointer; the values and the mask have its shape."""
+    """Read a load or store, which prints the pointer's type; values and mask have its shape."""
     parser.items(op, ("sem", "scope") if op.name == "tt.atomic_store" else ())
     (pointer,), _ = parser.types()
     if pointer.pointee is None:
@@ -297,7 +279,7 @@ def _truth(ins: list[Type]) -> list[Type]:
 
 
 def _select(parser: Parser, op: Op) -> list[Type]:
-    """The condition's type is printed when it is not `i1`."""
+    """Read a select, which prints the condition's type when it is not `i1`."""
     parser.items(op)
     ins, _ = parser.types()
     if len(ins) == 1:
@@ -308,12 +290,12 @@ def _select(parser: Parser, op: Op) -> list[Type]:
 
 
 def _split(parser: Parser, op: Op) -> list[Type]:
-    """Both halves have the one type that is printed after the arrow."""
+    """Read a split, whose halves both have the type after the arrow."""
     return regular(parser, op) * 2
 
 
 def _histogram(parser: Parser, op: Op) -> list[Type]:
-    """The type of the optional mask is not printed."""
+    """Read a histogram; the type of its optional mask is not printed."""
     parser.items(op)
     (source,), outs = parser.types()
     expected = [source, _tensor(read_type("i1"), source.shape)]
@@ -322,7 +304,7 @@ def _histogram(parser: Parser, op: Op) -> list[Type]:
 
 
 def _atomic_poll(parser: Parser, op: Op) -> list[Type]:
-    """`acquire, gpu, %ptr, %expected timeout %ns : P, T -> i1`; the timeout is optional."""
+    """Read `acquire, gpu, %ptr, %expected timeout %ns : P, T -> i1`; the timeout is optional."""
     parser.items(op, ("sem", "scope"))
     if parser.accept("timeout"):
         op.operands.append(parser.value())
@@ -332,6 +314,7 @@ def _atomic_poll(parser: Parser, op: Op) -> list[Type]:
     return outs or []
 
 
+_NO_RESULTS = _format(_nothing)
 _COMPARE = _format(_truth, ("predicate",))
 _AXIS = _format(words=("axis",))
 _BARRIER = _format(_nothing, ("scope",))
@@ -351,11 +334,11 @@ READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "scf.if": _if,
     "scf.execute_region": _execute_region,
     "scf.condition": _condition,
-    "scf.yield": _end,
-    "tt.return": _end,
-    "tt.reduce.return": _end,
-    "tt.scan.return": _end,
-    "tt.map_elementwise.return": _end,
+    "scf.yield": _NO_RESULTS,
+    "tt.return": _NO_RESULTS,
+    "tt.reduce.return": _NO_RESULTS,
+    "tt.scan.return": _NO_RESULTS,
+    "tt.map_elementwise.return": _NO_RESULTS,
     "tt.call": _call,
     "tt.load": _memory,
     "tt.store": _memory,
@@ -372,8 +355,8 @@ READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "tt.unsplat": _format(lambda ins: [ins[0].scalar]),
     "tt.split": _split,
     "tt.histogram": _histogram,
-    "tt.join": _format(),
-    "tt.cat": _format(),
+    "tt.join": regular,
+    "tt.cat": regular,
     "tt.gather": _gather,
     "tt.print": _print,
     "tt.assert": _format(_nothing, ("message",)),
@@ -384,7 +367,7 @@ READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "tt.descriptor_reduce": _descriptor,
     "tt.descriptor_gather": _descriptor,
     "tt.descriptor_scatter": _descriptor,
-    "llvm.intr.assume": _format(_nothing),
-    "gpu.barrier": _format(_nothing),
+    "llvm.intr.assume": _NO_RESULTS,
+    "gpu.barrier": _NO_RESULTS,
     "ttg.barrier": _BARRIER,
 }

@@ -1,4 +1,4 @@
-"""The structure of a module: functions, blocks, values, and operations as MLIR prints most."""
+"""The parser's part for functions, blocks, values, and operations as MLIR prints most."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from tritune.cpu.faults import unexpected
 from tritune.cpu.ir import Block, Function, Loc, Module, Op, Region, Type, Value
-from tritune.cpu.ttir.attributes import Attributes
-from tritune.cpu.ttir.checks import UNKNOWN, check
+from tritune.cpu.ttir.attributes import UNKNOWN, Attributes, check
 from tritune.cpu.ttir.literals import Malformed, read_string, read_symbol
 from tritune.cpu.ttir.locations import Locations
 from tritune.cpu.ttir.operations import READERS, regular
@@ -127,7 +126,7 @@ class Parser(Attributes):
         return type
 
     def region(self, args: list[tuple[str, Type]] | None = None) -> Region:
-        """The blocks up to and with the closing brace.
+        """Read the blocks up to and with the closing brace.
 
         `args` are those of an entry block without a label. What a region defines ends with it:
         MLIR uses the names again in the next one.
@@ -216,7 +215,7 @@ class Parser(Attributes):
         return self._locations.user_line(" ".join(self._tokens[start : self._at]))
 
     def next_location(self) -> Loc:
-        """The first location after the current token, for an operation that cannot be read."""
+        """Return the first location after the current token, for what cannot be read."""
         try:
             while self.peek() != END:
                 if self.peek() == "loc" or self.peek().startswith("loc("):
@@ -248,7 +247,7 @@ class Parser(Attributes):
         return op
 
     def _result_names(self) -> list[str]:
-        """`%a, %b:2 =`, with one name per result."""
+        """Read `%a, %b:2 =` as one name per result."""
         names: list[str] = []
         if self.peek()[0] != "%":
             return names
@@ -268,7 +267,7 @@ class Parser(Attributes):
         op.results = [self._define(n, t, op) for n, t in zip(names, types, strict=False)]
 
     def _generic(self, op: Op) -> list[Type]:
-        """`"tt.reduce"(%a) <{axis = 0 : i32}> ({...}) {...} : (T) -> U`"""
+        """Read `"tt.reduce"(%a) <{axis = 0 : i32}> ({...}) {...} : (T) -> U`."""
         self.expect("(")
         op.operands = self.until(")", self.value)
         if self.accept("["):
@@ -286,7 +285,7 @@ class Parser(Attributes):
         return outs
 
     def items(self, op: Op, positional: tuple[str, ...] = ()) -> None:
-        """Operands, words and attributes up to the types; `positional` names the bare words."""
+        """Read operands, words and attributes up to the types; `positional` names bare words."""
         remaining = list(positional)
         while True:
             token = self.peek()
@@ -317,7 +316,7 @@ class Parser(Attributes):
                 raise Malformed(f"{token!r} is not expected")
 
     def more_attributes(self, op: Op) -> None:
-        """A dictionary of attributes, if one comes next."""
+        """Read a dictionary of attributes, if one comes next."""
         if self.peek() == "{":
             op.attrs.update(self.attributes())
 
@@ -336,7 +335,7 @@ class Parser(Attributes):
         op.successors.append((block, values))
 
     def body(self, op: Op, args: list[tuple[str, Type]] | None = None) -> None:
-        """A region of `op`; MLIR leaves out an `scf.yield` without values, which is put back."""
+        """Read a region of `op`; add the `scf.yield` that MLIR leaves out if it has no values."""
         self.expect("{")
         region = self.region(args)
         last = region.blocks[-1]

@@ -1,4 +1,4 @@
-"""What Triton itself does to a module before it is read."""
+"""Triton's own passes over a module, before it is parsed."""
 
 from __future__ import annotations
 

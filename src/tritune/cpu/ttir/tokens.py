@@ -1,4 +1,4 @@
-"""The text of a module as a row of words."""
+"""The tokenizer of a module's text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Tokens:
-    """Words and signs, ends of lines among them, of which the next one is looked at."""
+    """The tokens of a module, ends of lines among them, and a position in them."""
 
     def __init__(self, text: str) -> None:
         self._tokens = [t for t in TOKEN.findall(text) if t[:2] != "//"]

@@ -1,4 +1,4 @@
-"""Attributes in one form, whatever a version of Triton prints and leaves out."""
+"""One form of attributes for all versions of Triton."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tritune.cpu.ttir.literals import Malformed
 
 
 def normalise(op: Op) -> None:
-    """Give the attributes one form, whatever this version of Triton prints and leaves out."""
+    """Bring the attributes that versions of Triton print differently into one form."""
     fix = _NORMALISERS.get(op.name)
     if fix is not None:
         fix(op.attrs)
