@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 
-from tritune.cpu.ir import Type
+from tritune.cpu import floats
+from tritune.cpu.ir import BITS, Type
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)([^,]+)>")
 _POINTER = re.compile(r"!tt\.ptr<(.+?)(?:, \d+)?>")
@@ -67,50 +67,28 @@ def read_number(text: str, type: Type) -> int | float:
         if text in ("true", "false"):
             return int(text == "true")
         return int(text, 0)
-    if elem not in _FLOATS:
+    if elem not in _STRUCTS and elem not in floats.FORMATS:
         raise Malformed(f"a literal of type {elem} is not known")
     if text[:2] == "0x":
         return _from_bits(int(text, 16), elem)
     return _round(float(text), elem)
 
 
-#: Exponent bits, mantissa bits, bias, and whether there are infinities.
-_SMALL_FLOATS = {
-    "f8E5M2": (5, 2, 15, True),
-    "f8E4M3FN": (4, 3, 7, False),
-    "f16": (5, 10, 15, True),
-    "bf16": (8, 7, 127, True),
-}
-_FLOATS = {"f32", "f64", *_SMALL_FLOATS}
+_STRUCTS = {"f32": ("f", "I"), "f64": ("d", "Q")}
 
 
 def _from_bits(bits: int, elem: str) -> float:
-    if elem == "f64":
-        return struct.unpack("<d", struct.pack("<Q", bits))[0]
-    if elem == "f32":
-        return struct.unpack("<f", struct.pack("<I", bits))[0]
-    exponent_bits, mantissa_bits, bias, infinities = _SMALL_FLOATS[elem]
-    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
-    top = (1 << exponent_bits) - 1
-    exponent = (bits >> mantissa_bits) & top
-    mantissa = bits & ((1 << mantissa_bits) - 1)
-    if exponent == top and (infinities or mantissa == (1 << mantissa_bits) - 1):
-        return math.nan if mantissa else sign * math.inf
-    if exponent == 0:
-        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
-    return sign * math.ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
+    if elem in floats.FORMATS:
+        return floats.from_bits(bits, elem)
+    code, integer = _STRUCTS[elem]
+    return struct.unpack(f"<{code}", struct.pack(f"<{integer}", bits))[0]
 
 
 def _round(value: float, elem: str) -> float:
     """Round to `elem`: MLIR prints as many digits as identify a value, not all of them."""
-    if elem == "f64" or value == 0 or not math.isfinite(value):
-        return value
-    if elem == "f32":
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    _, mantissa_bits, bias, _ = _SMALL_FLOATS[elem]
-    exponent = max(math.frexp(value)[1] - 1, 1 - bias)
-    unit = exponent - mantissa_bits
-    return math.ldexp(round(math.ldexp(value, -unit)), unit)
+    if elem in floats.FORMATS:
+        return floats.from_bits(floats.to_bits(value, elem) % (1 << BITS[elem]), elem)
+    return struct.unpack("<f", struct.pack("<f", value))[0] if elem == "f32" else value
 
 
 def read_dense(body: str, type: Type) -> int | float | list[int | float]:

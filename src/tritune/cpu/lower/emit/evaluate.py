@@ -6,12 +6,11 @@ each operation once per point. Shape operations cost nothing: they only change t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from llvmlite import ir as ll
 
-from tritune.cpu import ir
+from tritune.cpu import floats, ir
 from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, to_operand
 from tritune.cpu.lower.analysis.usage import is_index
 from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
@@ -242,37 +241,13 @@ def _plus(ctx: Context, x: ll.Value, y: ll.Value) -> ll.Value:
     return ctx.b.add(x, y, flags=("nuw", "nsw"))
 
 
-#: Bits of the mantissa, bias of the exponent, and what overflow and NaN become.
-_NARROW_FORMATS = {
-    "bf16": (7, 127, 0x7F80, 0x7FC0),
-    "f8E5M2": (2, 15, 0x7C, 0x7F),
-    "f8E4M3FN": (3, 7, 0x7E, 0x7F),
-}
-
-
 def constant_value(op: ir.Op) -> ll.Constant:
     """Return the scalar of an `arith.constant` (of a splat, if it is a tensor)."""
     number, elem = op.attrs["value"], op.results[0].type.elem
     if isinstance(number, list):
         raise CompileError(op.name, "a constant tensor with different elements", str(op.loc))
-    if elem in _NARROW_FORMATS:
-        number = float_bits(float(number), elem)
+    if elem in floats.FORMATS and elem != "f16":
+        number = floats.to_bits(float(number), elem)
     elif op.results[0].type.is_float:
         number = float(number)
     return constant(vector_of(scalar_type(elem), 1), number)
-
-
-def float_bits(number: float, elem: str) -> int:
-    """Return the bits of a number in a narrow format, rounded to nearest, as a signed integer."""
-    mantissa_bits, bias, infinity, nan = _NARROW_FORMATS[elem]
-    size = abs(number)
-    if math.isnan(number):
-        bits = nan
-    elif math.isinf(number):
-        bits = infinity
-    else:
-        exponent = max(math.frexp(size)[1] - 1, 1 - bias) if size else 1 - bias
-        units = round(math.ldexp(size, mantissa_bits - exponent))
-        bits = min(units + ((exponent + bias - 1) << mantissa_bits), infinity)
-    negative = math.copysign(1, number) < 0
-    return bits - (1 << (ir.BITS[elem] - 1)) if negative else bits

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir as ll
 
+from tritune.cpu import floats
 from tritune.cpu.lower.context import Buffer, Context, Index
 from tritune.cpu.lower.emit import memory, nests
-from tritune.cpu.lower.emit.evaluate import Assumptions, float_bits
+from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.emit.horizontal import reduce_lanes
 from tritune.cpu.lower.emit.lanes import in_register, vector
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
@@ -100,7 +101,7 @@ class InnerProduct(SkinnyKernel):
             return None
         start = ctx.new_buffer("f32", (gemm.m, lanes))
         kind = vector_of(I16, self.width)
-        factors = [constant(kind, float_bits(-bias, "bf16")) for bias in biases]
+        factors = [constant(kind, floats.to_bits(-bias, "bf16")) for bias in biases]
         with ctx.e.loop(gemm.m, 1, "m") as row:
 
             def subtract(k: ll.Value, sums: list[ll.Value]) -> list[ll.Value]:
