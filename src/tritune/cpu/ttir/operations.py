@@ -28,7 +28,8 @@ def _format(
     """Return a reader for `op words, operands attributes : types`.
 
     `results` gives the result types where they are not printed after an arrow, from the types that
-    are printed; `operands` gives the operand types, where not all of them are printed.
+    are printed; `operands` gives the operand types, those that may be missing last, where not all
+    of them are printed.
     """
 
     def read(parser: Parser, op: Op) -> list[Type]:
@@ -37,7 +38,7 @@ def _format(
             raise Malformed(f"its {missing[0]} is missing")
         ins, outs = parser.types()
         alike = ins * len(op.operands) if len(ins) == 1 else ins
-        check(op.operands, alike if operands is None else operands(ins))
+        check(op.operands, operands(ins)[: len(op.operands)] if operands else alike)
         if results is not None:
             return results(ins)
         if outs is None:
@@ -250,20 +251,17 @@ def _condition(parser: Parser, op: Op) -> list[Type]:
     return []
 
 
-def _memory(parser: Parser, op: Op) -> list[Type]:
-    """Read a load or store, which prints the pointer's type; values and mask have its shape."""
-    parser.items(op, ("sem", "scope") if op.name == "tt.atomic_store" else ())
-    (pointer,), _ = parser.types()
+def _accessed(ins: list[Type]) -> tuple[Type, Type, Type]:
+    """Return the types of pointer, value and mask: only the pointer's is printed."""
+    (pointer,) = ins
     if pointer.pointee is None:
         raise Malformed(f"{pointer} is not a pointer")
-    value = _tensor(pointer.pointee, pointer.shape)
-    mask = _tensor(read_type("i1"), pointer.shape)
-    if op.name == "tt.load":
-        expected = [pointer, mask, value]
-    else:
-        expected = [pointer, value, mask]
-    check(op.operands, expected[: len(op.operands)])
-    return [value] if op.name == "tt.load" else []
+    return pointer, _tensor(pointer.pointee, pointer.shape), _mask(pointer)
+
+
+def _loaded(ins: list[Type]) -> list[Type]:
+    pointer, value, mask = _accessed(ins)
+    return [pointer, mask, value]
 
 
 def _nothing(ins: list[Type]) -> list[Type]:
@@ -274,33 +272,13 @@ def _tensor(scalar: Type, shape: tuple[int, ...]) -> Type:
     return scalar.with_shape(shape) if shape else scalar
 
 
-def _truth(ins: list[Type]) -> list[Type]:
-    return [_tensor(read_type("i1"), ins[0].shape)]
-
-
-def _select(parser: Parser, op: Op) -> list[Type]:
-    """Read a select, which prints the condition's type when it is not `i1`."""
-    parser.items(op)
-    ins, _ = parser.types()
-    if len(ins) == 1:
-        ins = [read_type("i1"), *ins]
-    condition, value = ins
-    check(op.operands, [condition, value, value])
-    return [value]
+def _mask(like: Type) -> Type:
+    return _tensor(read_type("i1"), like.shape)
 
 
 def _split(parser: Parser, op: Op) -> list[Type]:
     """Read a split, whose halves both have the type after the arrow."""
     return regular(parser, op) * 2
-
-
-def _histogram(parser: Parser, op: Op) -> list[Type]:
-    """Read a histogram; the type of its optional mask is not printed."""
-    parser.items(op)
-    (source,), outs = parser.types()
-    expected = [source, _tensor(read_type("i1"), source.shape)]
-    check(op.operands, expected[: len(op.operands)])
-    return outs or []
 
 
 def _atomic_poll(parser: Parser, op: Op) -> list[Type]:
@@ -315,14 +293,18 @@ def _atomic_poll(parser: Parser, op: Op) -> list[Type]:
 
 
 _NO_RESULTS = _format(_nothing)
-_COMPARE = _format(_truth, ("predicate",))
+_COMPARE = _format(lambda ins: [_mask(ins[0])], ("predicate",))
 _AXIS = _format(words=("axis",))
 _BARRIER = _format(_nothing, ("scope",))
 READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "arith.constant": _constant,
     "arith.cmpi": _COMPARE,
     "arith.cmpf": _COMPARE,
-    "arith.select": _select,
+    # The condition's type is printed when it is not `i1`.
+    "arith.select": _format(
+        lambda ins: ins[-1:],
+        operands=lambda ins: [ins[0] if len(ins) > 1 else read_type("i1"), ins[-1], ins[-1]],
+    ),
     "arith.addui_extended": _format(lambda ins: list(ins), operands=lambda ins: [ins[0]] * 2),
     "arith.mulsi_extended": _format(lambda ins: [ins[0]] * 2),
     "arith.mului_extended": _format(lambda ins: [ins[0]] * 2),
@@ -340,21 +322,21 @@ READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "tt.scan.return": _NO_RESULTS,
     "tt.map_elementwise.return": _NO_RESULTS,
     "tt.call": _call,
-    "tt.load": _memory,
-    "tt.store": _memory,
+    "tt.load": _format(lambda ins: [_accessed(ins)[1]], operands=_loaded),
+    "tt.store": _format(_nothing, operands=lambda ins: [*_accessed(ins)]),
     "tt.addptr": _format(lambda ins: [ins[0]]),
     "tt.get_program_id": _AXIS,
     "tt.get_num_programs": _AXIS,
     "tt.atomic_rmw": _format(words=("op", "sem", "scope")),
     "tt.atomic_cas": _format(words=("sem", "scope")),
     "tt.atomic_load": _format(words=("sem", "scope")),
-    "tt.atomic_store": _memory,
+    "tt.atomic_store": _format(_nothing, ("sem", "scope"), lambda ins: [*_accessed(ins)]),
     "tt.atomic_poll": _atomic_poll,
     "tt.dot": _dot,
     "tt.dot_scaled": _dot_scaled,
     "tt.unsplat": _format(lambda ins: [ins[0].scalar]),
     "tt.split": _split,
-    "tt.histogram": _histogram,
+    "tt.histogram": _format(operands=lambda ins: [ins[0], _mask(ins[0])]),
     "tt.join": regular,
     "tt.cat": regular,
     "tt.gather": _gather,
