@@ -40,7 +40,7 @@ else:
 
 @pytest.fixture(autouse=True)
 def empty_call_caches() -> None:
-    """What an op remembers of its calls would make one test depend on those before it."""
+    """Empty the call caches, so that no test depends on those before it."""
     call_cache = sys.modules.get("tritune.ops.call.call_cache")
     if call_cache is not None:
         for op in call_cache.CallCache.instances:

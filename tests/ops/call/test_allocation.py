@@ -1,4 +1,4 @@
-"""Large results come in large pages, where the system has them; no result depends on it."""
+"""Large results are allocated in huge pages, where the system has them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ linux = pytest.mark.skipif(
 
 @linux
 @pytest.mark.parametrize(("setting", "advised"), [("", True), ("1", True), ("0", False)])
-def test_a_large_result_is_in_large_pages_unless_they_are_switched_off(
+def test_a_large_result_is_in_huge_pages_unless_they_are_switched_off(
     monkeypatch: pytest.MonkeyPatch, setting: str, advised: bool
 ) -> None:
     monkeypatch.setenv("TRITUNE_HUGE_PAGES", setting)
@@ -53,7 +53,7 @@ def test_a_large_result_is_in_large_pages_unless_they_are_switched_off(
 
 
 @linux
-def test_a_call_that_is_repeated_has_its_result_in_large_pages_too() -> None:
+def test_a_cached_call_has_its_result_in_huge_pages_too() -> None:
     x, weight = torch.ones(ELEMENTS // 1024, 1024), torch.ones(1024)
     for _ in range(3):
         out = tritune.rms_norm(x, weight)

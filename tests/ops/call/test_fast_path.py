@@ -60,7 +60,7 @@ def test_the_same_steps_with_other_tensors(with_b: bool) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_what_is_made_on_the_way_is_made_anew() -> None:
+def test_scratch_and_conversions_are_allocated_anew() -> None:
     call, a, out = new_trace(), torch.randn(SIZE, dtype=torch.float64), torch.empty(SIZE)
     single, between = call.converted(a, torch.float32), call.scratch(SIZE)
     added(call, single, None, between)
@@ -81,14 +81,14 @@ def test_tensors_that_the_call_was_not_given_are_not_replayed() -> None:
     assert compile_replay(call, (a,), (out,)) is None
 
 
-def test_what_is_not_aligned_is_no_measure_for_what_is() -> None:
+def test_a_trace_with_unaligned_tensors_is_not_replayed() -> None:
     a, out = torch.randn(SIZE + 1)[1:], torch.empty(SIZE)
     call = new_trace()
     added(call, a, None, out)
     assert compile_replay(call, (a,), (out,)) is None
 
 
-def test_empty_tensors_have_no_address_to_be_told_by() -> None:
+def test_empty_tensors_cannot_be_told_apart_by_their_address() -> None:
     a, out, nothing = torch.randn(SIZE), torch.empty(SIZE), torch.empty(0)
     assert nothing.data_ptr() == 0
     call = new_trace()
@@ -96,7 +96,7 @@ def test_empty_tensors_have_no_address_to_be_told_by() -> None:
     assert compile_replay(call, (a, nothing), (out,)) is None
 
 
-def test_what_is_no_tensor_is_not_replayed() -> None:
+def test_an_argument_that_is_no_tensor_is_not_replayed() -> None:
     a, out = torch.randn(SIZE), torch.empty(SIZE)
     call = new_trace()
     # It has the address of a tensor of the call, as a descriptor has that of its base.
