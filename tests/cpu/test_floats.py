@@ -1,42 +1,63 @@
-"""Every value of the narrow formats is what torch says it is, and comes back as its bits."""
-
-from __future__ import annotations
+"""The bits of narrow floats, against torch."""
 
 import math
 
 import pytest
 import torch
 
-from tritune.cpu import floats
+from tritune.cpu.floats import FORMATS as NARROW
+from tritune.cpu.floats import from_bits, to_bits
+from tritune.cpu.ir import BITS
 
-DTYPES = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8E5M2": torch.float8_e5m2,
-    "f8E4M3FN": torch.float8_e4m3fn,
+FORMATS = {
+    "f16": (torch.float16, torch.int16),
+    "bf16": (torch.bfloat16, torch.int16),
+    "f8E4M3FN": (torch.float8_e4m3fn, torch.int8),
+    "f8E5M2": (torch.float8_e5m2, torch.int8),
 }
 
 
-@pytest.mark.parametrize("elem", floats.FORMATS)
-def test_all_bits(elem: str) -> None:
-    width = DTYPES[elem].itemsize * 8
-    integer = {8: torch.int8, 16: torch.int16}[width]
-    bits = list(range(-(1 << width - 1), 1 << width - 1))
-    expected = torch.tensor(bits, dtype=integer).view(DTYPES[elem]).double().tolist()
-    for each, value in zip(bits, expected, strict=True):
-        found = floats.from_bits(each & ((1 << width) - 1), elem)
-        if math.isnan(value):
-            assert math.isnan(found)
-        else:
-            assert found == value
-            assert floats.to_bits(value, elem) == each
+def expected_bits(numbers: torch.Tensor, elem: str) -> list[int]:
+    dtype, integer = FORMATS[elem]
+    return numbers.to(dtype).view(integer).tolist()
 
 
-@pytest.mark.parametrize("elem", ["f16", "bf16", "f8E5M2"])
-def test_rounding_is_to_nearest_even(elem: str) -> None:
-    torch.manual_seed(0)
-    numbers = torch.cat([torch.randn(2000), torch.randn(2000) * 1e-6, torch.randn(500) * 1e4])
-    rounded = numbers.to(DTYPES[elem]).double().tolist()
-    for number, expected in zip(numbers.double().tolist(), rounded, strict=True):
-        bits = floats.to_bits(number, elem) & ((1 << DTYPES[elem].itemsize * 8) - 1)
-        assert floats.from_bits(bits, elem) == expected
+@pytest.mark.parametrize("elem", FORMATS)
+def test_every_number_of_a_format_keeps_its_bits(elem):
+    dtype, integer = FORMATS[elem]
+    size = torch.iinfo(integer)
+    bits = torch.arange(size.min, size.max + 1, dtype=torch.int32).to(integer)
+    numbers = bits.view(dtype).double()
+    found = [to_bits(number, elem) for number in numbers.tolist() if not math.isnan(number)]
+    assert found == bits[~numbers.isnan()].tolist()
+
+
+@pytest.mark.parametrize("elem", NARROW)
+def test_bits_are_the_number_that_torch_reads(elem):
+    dtype, integer = FORMATS[elem]
+    bits = torch.arange(1 << BITS[elem], dtype=torch.int32)
+    expected = bits.to(integer).view(dtype).double()
+    found = torch.tensor([from_bits(each, elem) for each in bits.tolist()], dtype=torch.float64)
+    assert torch.equal(found.nan_to_num(nan=-0.5), expected.nan_to_num(nan=-0.5))
+    assert torch.equal(found.isnan(), expected.isnan())
+
+
+@pytest.mark.parametrize("elem", FORMATS)
+def test_other_numbers_are_rounded_to_nearest(elem):
+    exponents = torch.randint(-20, 20, (5000,), generator=torch.manual_seed(0))
+    numbers = torch.randn(5000, generator=torch.manual_seed(1)) * 2.0**exponents
+    found = [to_bits(number, elem) for number in numbers.tolist()]
+    assert found == expected_bits(numbers, elem)
+
+
+@pytest.mark.parametrize("elem", FORMATS)
+def test_infinity_and_overflow(elem):
+    numbers = torch.tensor([math.inf, -math.inf, 3.4e38, -3.4e38])
+    found = [to_bits(number, elem) for number in numbers.tolist()]
+    assert found == expected_bits(numbers, elem)
+
+
+@pytest.mark.parametrize("elem", FORMATS)
+def test_nan_stays_nan(elem):
+    dtype, integer = FORMATS[elem]
+    assert torch.tensor([to_bits(math.nan, elem)], dtype=integer).view(dtype).isnan().all()
