@@ -105,9 +105,9 @@ def gain_now(job: Job, winner: Config, rounds: int) -> float:
     with Bench(job.spec, default=job.default) as bench:
         configs = [job.default, winner]
         for config in configs:
-            verdict = bench.verify(config)
-            if verdict.failure:
-                raise SystemExit(f"{config} fails: {verdict.message}")
+            failure = bench.verify(config)
+            if failure is not None:
+                raise SystemExit(f"{config} fails: {failure.message}")
         times = bench.time(configs, rounds, keep=configs)
     pairs = zip(times[job.default], times[winner], strict=True)
     ratios = [statistics.median(a) / statistics.median(b) for a, b in pairs if a and b]

@@ -9,9 +9,11 @@ import pytest
 
 from tests.tuning.faulty import SPEC, config
 from tritune.space import Config
-from tritune.tuning.compile.pool import BuildPool, BuildResult
-from tritune.tuning.measure.client import Bench, Verdict
+from tritune.tuning.compile.builder import BuildResult
+from tritune.tuning.compile.pool import CompilePool
+from tritune.tuning.measure.client import Bench
 from tritune.tuning.measure.statistics import Round, median
+from tritune.tuning.workers.failures import Failure
 
 #: Short, but no good config may reach it on a machine that has other things to do.
 SECONDS = 4.0
@@ -43,7 +45,7 @@ LATE = "segfaults when timed"
 
 class Run(NamedTuple):
     builds: Mapping[Config, BuildResult]
-    verdicts: Mapping[Config, Verdict]
+    failures: Mapping[Config | str, Failure]
     times: Mapping[Config | str, list[Round]]
 
 
@@ -52,24 +54,22 @@ def run() -> Run:
     """Everything built, verified and raced, the good config between the bad ones."""
     first, *others = (config(fault) for fault in COMPILER_FAULTS)
     candidates = [first, *map(config, FAULTS), SLOW, GOOD, config(LATE), *others]
-    with BuildPool(SPEC, 2, SECONDS, MEMORY_BYTES) as pool:
+    with CompilePool(SPEC.to_json(), 2, SECONDS, MEMORY_BYTES) as pool:
         pool.submit(candidates)
         builds = {result.config: result for result in pool.as_completed()}
     with Bench(SPEC, SECONDS, MEMORY_BYTES) as bench:
         built = [each for each in candidates if builds[each].failure is None]
-        verdicts = {each: bench.verify(each) for each in built}
-        racing = [each for each in built if verdicts[each].failure is None]
+        racing = [each for each in built if bench.verify(each) is None]
         times = bench.time(racing, rounds=3, keep=racing)
-        verdicts |= {each: bench.failure(each) for each in racing if each not in times}
-    return Run(builds, verdicts, times)
+        return Run(builds, bench.failures, times)
 
 
 @pytest.mark.parametrize("fault", COMPILER_FAULTS)
 def test_a_config_that_is_the_compilers_end_is_recorded_with_its_reason(run, fault):
     result = run.builds[config(fault)]
     reason, message = COMPILER_FAULTS[fault]
-    assert result.failure == reason
-    assert message in result.message
+    assert result.failure.reason == reason
+    assert message in result.failure.message
     assert result.binary == ""
 
 
@@ -77,17 +77,17 @@ def test_a_config_that_is_the_compilers_end_is_recorded_with_its_reason(run, fau
 def test_a_config_that_misbehaves_is_recorded_with_its_reason(run, fault):
     assert run.builds[config(fault)].failure is None
     reason, message = FAULTS[fault]
-    verdict = run.verdicts[config(fault)]
-    assert verdict.failure == reason
-    assert message in verdict.message
+    failure = run.failures[config(fault)]
+    assert failure.reason == reason
+    assert message in failure.message
 
 
 def test_a_config_that_dies_in_the_race_loses_its_own_times_only(run):
-    assert run.verdicts[config(LATE)].failure == "crash"
+    assert run.failures[config(LATE)].reason == "crash"
     assert set(run.times) == {GOOD, SLOW}
     assert all([len(samples) for samples in rounds] == [3, 3, 3] for rounds in run.times.values())
 
 
 def test_the_good_config_wins(run):
-    assert run.verdicts[GOOD] == run.verdicts[SLOW] == Verdict()
+    assert not {GOOD, SLOW} & run.failures.keys()
     assert min(run.times, key=lambda entry: median(run.times[entry])) == GOOD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,9 +69,8 @@ def command(
     compiled before is not compiled again: interrupt it, and run it again to go on.
     """
     from tritune.cli._counting_store import CountingStore
-    from tritune.screening.crew import default_jobs
 
-    processes = count_of_jobs(jobs) or default_jobs()
+    processes = count_of_jobs(jobs) or os.cpu_count() or 1
     if explain is not None and (output is not None or as_json):
         raise typer.BadParameter("--explain is for people: it excludes --json and --output")
     count = _count(space)

@@ -12,7 +12,6 @@ from typing import Any
 from tritune.kernels.identity import identity
 from tritune.pack.entries import keep_keys, kept_keys
 from tritune.screening.candidates import candidates, groups
-from tritune.screening.crew import Result, ScreeningCrew
 from tritune.screening.ranking import Ranked, ranked
 from tritune.screening.service import known_limits
 from tritune.screening.subject import Subject
@@ -21,6 +20,8 @@ from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Build
 from tritune.tuning.compile.binaries import signature_of
+from tritune.tuning.compile.builder import BuildResult
+from tritune.tuning.compile.pool import CompilePool
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,15 @@ def screen(
     if only is None:
         only = candidates(subject.points, count, subject.default, seed)
     run = _Screening(subject, store, only, keep, watch)
-    arguments = {**subject.spec.arguments, "keep": None if keep is None else str(keep)}
-    kernel, limits = subject.workload.kernel, run.limits
-    with ScreeningCrew(arguments, jobs, timeout_seconds) as crew:
-        for result in crew.screen(groups(run.missing(), kernel, limits, seed)):
+    spec, kernel, limits = subject.spec, subject.workload.kernel, run.limits
+    arguments = {**spec.arguments, "keep": None if keep is None else str(keep)}
+    with CompilePool(arguments, jobs, timeout_seconds, service=spec.factory) as pool:
+        pool.submit_groups(groups(run.missing(), kernel, limits, seed))
+        for result in pool.as_completed():
             run.take(result)
         run.drop_duplicates()
-        for result in crew.screen(groups(run.not_kept(), kernel, limits, seed)):
+        pool.submit_groups(groups(run.not_kept(), kernel, limits, seed))
+        for result in pool.as_completed():
             run.keep_entries(result)
     return run.finish(started)
 
@@ -159,15 +162,12 @@ class _Screening:
                 self._imply(config)
         return [config for config in self.configs if config not in self.verdicts]
 
-    def take(self, result: Result) -> None:
+    def take(self, result: BuildResult) -> None:
         """Commit what a worker found."""
-        if result.implied is not None:
+        if result.skipped:
             self._imply(result.config)
         else:
-            build = Build(
-                *self.place, result.config, result.binary, result.facts, result.seconds,
-                result.failure, result.message,
-            )  # fmt: skip
+            build = result.stored(*self.place)
             self.store.add_build(build)
             self.new_builds += 1
             self.keep_entries(result)
@@ -197,7 +197,7 @@ class _Screening:
         built = [c for c in wanted if c in self.builds and self.builds[c].binary]
         return [c for c in built if c not in self.entries]
 
-    def keep_entries(self, result: Result) -> None:
+    def keep_entries(self, result: BuildResult) -> None:
         """Remember where a config's binaries are, for this run and for the next."""
         if self.keep is not None and result.entries:
             self.entries[result.config] = result.entries

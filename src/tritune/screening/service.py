@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from tritune.targets.limits import Limits, limits_of
 from tritune.targets.target import Target
 from tritune.tuning.case import Launch
 from tritune.tuning.compile.binaries import digest_of, facts_of
-from tritune.tuning.workers.failures import failure_of_compiler
+from tritune.tuning.compile.builder import Builder, BuildResult
+from tritune.tuning.workers.failures import Failure, failure_of_compiler
 from tritune.workloads.catalog import workload_named
 
 
@@ -30,7 +32,7 @@ class HopelessError(Exception):
     """The rest of a compilation is not worth its time."""
 
 
-class Screener:
+class Screener(Builder):
     """Opens an op's problem once, for a target that need not be here.
 
     With a folder `keep`, binaries of configs that are worth measuring are left there for a pack.
@@ -56,47 +58,43 @@ class Screener:
         self._compiler = StagedCompiler(self._target)
         self._report = report
 
-    def screen(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Compile configs one after the other; the report says when each begins and what it gave.
+    def build(self, configs: Sequence[Config]) -> bool:
+        """Report a `BuildResult` for each config; return whether this process can go on.
 
         What cannot but spill, because it spills with more registers, is not compiled.
         """
-        spilling = Spilling(self._limits)
-        for number, values in enumerate(configs):
-            config = Config.of(**values)
-            self._report({"config": number})
-            if spilling.implies(config):
-                self._report({"config": number, "implied": "spills"})
-                continue
-            result = self._build(config)
-            facts = result.get("facts")
-            if facts is not None and judge(config, facts, self._limits).reason == "spills":
-                spilling.add(config)
-            self._report({"config": number, **result})
+        self._spilling = Spilling(self._limits)
+        return super().build(configs)
 
-    def _build(self, config: Config) -> dict[str, Any]:
-        start = time.process_time() + _children_seconds()
+    def _build(self, config: Config) -> BuildResult:
+        if self._spilling.implies(config):
+            return BuildResult(config, skipped=True)
+        start = _processor_seconds()
         try:
-            with pretending(self._target):
-                sources = sources_of(self._workload, self._inputs, config)
-                launches = [
-                    Launch(self._compiler.compile(each, self._inspect), each.grid, each.scalars)
-                    for each in sources
-                ]
-            facts = facts_of(launches)
-            result: dict[str, Any] = {"binary": digest_of(config, launches), "facts": facts}
-            wanted = config == self._default or judge(config, facts, self._limits).reason is None
-            if self._keep is not None and wanted:
-                result["entries"] = [keep_entry(self._keep, launch.compiled) for launch in launches]
+            result = self._compiled(config)
         except HopelessError as error:
-            result = {"failure": "out_of_resources", "message": str(error)}
+            result = BuildResult(config, failure=Failure("out_of_resources", str(error)))
         except OSError as error:
             # A full disk, or a compiler that is not installed, tells nothing of the config.
             raise ScreeningError(f"screening had to stop: {error}") from error
         except Exception as error:
-            failure = failure_of_compiler(error)
-            result = {"failure": failure.reason, "message": failure.message}
-        return {**result, "seconds": time.process_time() + _children_seconds() - start}
+            result = BuildResult(config, failure=failure_of_compiler(error))
+        return replace(result, seconds=_processor_seconds() - start)
+
+    def _compiled(self, config: Config) -> BuildResult:
+        with pretending(self._target):
+            launches = [
+                Launch(self._compiler.compile(each, self._inspect), each.grid, each.scalars)
+                for each in sources_of(self._workload, self._inputs, config)
+            ]
+        facts = facts_of(launches)
+        reason = judge(config, facts, self._limits).reason
+        if reason == "spills":
+            self._spilling.add(config)
+        entries: list[str] = []
+        if self._keep is not None and (reason is None or config == self._default):
+            entries = [keep_entry(self._keep, launch.compiled) for launch in launches]
+        return BuildResult(config, digest_of(config, launches), facts, entries=entries)
 
     def _inspect(self, stage: str, product: Any, metadata: Mapping[str, Any]) -> None:
         """Give up once it is certain that a launch would fail."""
@@ -115,7 +113,7 @@ def known_limits(target: Target) -> Limits | None:
     return None if target.family == "cpu" else limits_of(target)
 
 
-def _children_seconds() -> float:
-    """Processor time of ptxas and other processes that have ended."""
+def _processor_seconds() -> float:
+    """Return the processor time of this process, and of ptxas and others that it has started."""
     times = os.times()
-    return times.children_user + times.children_system
+    return time.process_time() + times.children_user + times.children_system

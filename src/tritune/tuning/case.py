@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
 from tritune.errors import TrituneError
 from tritune.space import Config
+
+#: What is timed: a config, or a vendor's function by its name with this prefix.
+Entry: TypeAlias = "Config | str"
+VENDOR = "vendor:"
 
 
 @dataclass(frozen=True)

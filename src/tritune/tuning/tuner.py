@@ -28,17 +28,20 @@ from typing import Any
 
 from tritune.space import Config, Points
 from tritune.store import Store
-from tritune.store.records import UNDECIDED, Build, Run, Samples, Task, Trial
+from tritune.store.records import UNDECIDED, Run, Samples, Task, Trial
 from tritune.store.winner import PAIRED_ROUNDS, Winner
-from tritune.tuning.case import CaseSpec
-from tritune.tuning.compile.pool import BuildPool, BuildResult
+from tritune.tuning.case import VENDOR, CaseSpec, Entry
+from tritune.tuning.compile.binaries import signature_of
+from tritune.tuning.compile.builder import BuildResult
+from tritune.tuning.compile.pool import CompilePool
 from tritune.tuning.effort import Effort
-from tritune.tuning.measure.client import VENDOR, Bench, Entry
+from tritune.tuning.measure.client import Bench
 from tritune.tuning.measure.race import paired_rounds
 from tritune.tuning.measure.statistics import Round, median, pooled
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES, Prior
 from tritune.tuning.workers.crew import Crew
 from tritune.tuning.workers.device_lock import device_lock
+from tritune.tuning.workers.failures import Failure
 
 #: Less than this is no improvement that is worth going on for.
 IMPROVEMENT = 0.99
@@ -193,7 +196,7 @@ class _Tuning:
         self.known = _originals_first([t for t in self.trials if t.config in job.points])
         for trial in self.known:
             self._learn(trial)
-        self.pool: BuildPool
+        self.pool: CompilePool
         self.bench: Bench
 
     def answered(self) -> bool:
@@ -204,7 +207,7 @@ class _Tuning:
         searched = len(self.known) >= self.most_trials or self._hopeless()
         return bool(self.known) and searched and (finals or self.best is None)
 
-    def use(self, pool: BuildPool, bench: Bench) -> None:
+    def use(self, pool: CompilePool, bench: Bench) -> None:
         """Search with these workers, and find out who has won."""
         self.pool, self.bench = pool, bench
         compiles, disturbed = bench.compiles, bench.disturbed
@@ -312,7 +315,7 @@ class _Tuning:
         for result in built:
             self._keep_build(result)
             if result.failure:
-                self._commit(self._trial(result, failure=result.failure, message=result.message))
+                self._refuse(result, result.failure)
             elif result.binary in racing or result.binary in self.binaries:
                 twins.append(result)
             elif self._verified(result):
@@ -331,10 +334,10 @@ class _Tuning:
             self._judge(orphans)
 
     def _verified(self, result: BuildResult) -> bool:
-        verdict = self.bench.verify(result.config)
-        if verdict.failure:
-            self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
-        return not verdict.failure
+        failure = self.bench.verify(result.config)
+        if failure is not None:
+            self._refuse(result, failure)
+        return failure is None
 
     def _race(self, racing: Mapping[Config, BuildResult]) -> None:
         incumbent = self.best
@@ -360,8 +363,7 @@ class _Tuning:
             self.store.add_samples(self.job.task, incumbent, *samples)
         for config, result in racing.items():
             if config not in times:
-                verdict = self.bench.failure(config)
-                self._commit(self._trial(result, failure=verdict.failure, message=verdict.message))
+                self._refuse(result, self.bench.failures[config])
             elif config in measured:
                 samples = self._samples("search", times[config], self.rounds)
                 self._commit(self._trial(result, samples=samples), median(times[config]) * pace)
@@ -412,20 +414,12 @@ class _Tuning:
     def _keep_build(self, result: BuildResult) -> None:
         task = self.job.task
         self.compiles += result.compiles
-        self.store.add_build(
-            Build(
-                task.kernel,
-                task.identity,
-                self.job.target,
-                result.signature,
-                result.config,
-                result.binary,
-                result.facts,
-                result.seconds,
-                result.failure,
-                result.message,
-            )
-        )
+        signature = signature_of(self.job.spec)
+        build = result.stored(task.kernel, task.identity, self.job.target, signature)
+        self.store.add_build(build)
+
+    def _refuse(self, result: BuildResult, failure: Failure) -> None:
+        self._commit(self._trial(result, failure=failure.reason, message=failure.message))
 
     def _commit(self, trial: Trial, ms: float | None = None) -> None:
         self.store.add_trial(trial)

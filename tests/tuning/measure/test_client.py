@@ -8,8 +8,8 @@ import pytest
 from tests.tuning.faulty import SPEC, config
 from tritune.errors import TrituneError
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.compile.pool import BuildPool
-from tritune.tuning.measure.client import Bench, Verdict
+from tritune.tuning.compile.pool import CompilePool
+from tritune.tuning.measure.client import Bench
 
 GOOD, SLOW = config(), config(repeat=200_000)
 
@@ -46,7 +46,7 @@ def test_a_vendor_with_a_wrong_result_is_not_timed(bench):
     bench.verify(GOOD)
     times = bench.time([GOOD, "vendor:wrong"], rounds=1)
     assert set(times) == {GOOD}
-    assert "wrong gives wrong results" in bench.failure("vendor:wrong").message
+    assert "wrong gives wrong results" in bench.failures["vendor:wrong"].message
 
 
 def test_a_name_that_is_nobodys_is_an_error(bench):
@@ -80,27 +80,27 @@ def test_rounds_that_are_needed_are_run_whatever_the_budget(bench):
 
 
 def test_what_was_built_is_not_compiled_again_to_be_verified(fresh_triton_cache):
-    with BuildPool(SPEC, jobs=1) as pool, Bench(SPEC) as bench:
+    with CompilePool(SPEC.to_json(), jobs=1) as pool, Bench(SPEC) as bench:
         pool.submit([GOOD])
         assert pool.result(60.0).failure is None
         built = sorted(os.walk(fresh_triton_cache))
-        assert bench.verify(GOOD) == Verdict()
+        assert bench.verify(GOOD) is None
         assert sorted(os.walk(fresh_triton_cache)) == built
 
 
 def test_without_a_reference_the_default_config_decides():
     spec = CaseSpec(SPEC.factory, {"knows": False})
     with Bench(spec, default=GOOD) as bench:
-        assert bench.verify(config(repeat=2)) == Verdict()
-        assert bench.verify(config("wrong")).failure == "wrong_result"
+        assert bench.verify(config(repeat=2)) is None
+        assert bench.verify(config("wrong")).reason == "wrong_result"
 
 
 def test_what_is_right_is_worked_out_once_whatever_happens_to_the_process(tmp_path):
     log = tmp_path / "worked-out"
     with Bench(CaseSpec(SPEC.factory, {"log": str(log)})) as bench:
-        assert bench.verify(config("segfaults")).failure == "crash"
-        assert bench.verify(config("wrong")).failure == "wrong_result"
-        assert bench.verify(GOOD) == Verdict()
+        assert bench.verify(config("segfaults")).reason == "crash"
+        assert bench.verify(config("wrong")).reason == "wrong_result"
+        assert bench.verify(GOOD) is None
     assert log.read_text() == "worked out\n"
 
 
@@ -108,30 +108,30 @@ def test_a_bench_that_turns_to_another_case_works_out_again_what_is_right(tmp_pa
     logs = [tmp_path / "first", tmp_path / "second"]
     specs = [CaseSpec(SPEC.factory, {"log": str(log)}) for log in logs]
     with Bench(specs[0]) as bench:
-        assert bench.verify(GOOD) == Verdict()
+        assert bench.verify(GOOD) is None
         pid = bench._worker.pid
         bench.turn_to(specs[1])
-        assert bench.verify(GOOD) == Verdict()
-        assert bench.verify(config("wrong")).failure == "wrong_result"
+        assert bench.verify(GOOD) is None
+        assert bench.verify(config("wrong")).reason == "wrong_result"
         assert bench._worker.pid == pid
     assert [log.read_text() for log in logs] == ["worked out\n"] * 2
 
 
 def test_a_process_in_which_a_config_misbehaved_does_not_serve_another_case():
     with Bench(SPEC) as bench:
-        assert bench.verify(config("wrong")).failure == "wrong_result"
+        assert bench.verify(config("wrong")).reason == "wrong_result"
         pid = bench._worker.pid
         bench.turn_to(CaseSpec(SPEC.factory, {"knows": False}), default=GOOD)
-        assert bench.failure(config("wrong")) == Verdict()
-        assert bench.verify(GOOD) == Verdict()
+        assert config("wrong") not in bench.failures
+        assert bench.verify(GOOD) is None
         assert bench._worker.pid != pid
 
 
 def test_a_death_is_blamed_on_a_config_only_if_it_dies_alone_too():
     # The first one leaves something behind that kills whatever runs next in its process.
     with Bench(SPEC, timeout_seconds=30.0) as bench:
-        assert bench.verify(config("undermines the process")) == Verdict()
-        assert bench.verify(GOOD) == Verdict()
+        assert bench.verify(config("undermines the process")) is None
+        assert bench.verify(GOOD) is None
 
 
 def test_nothing_is_left_behind(monkeypatch, tmp_path):

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tritune.tuning.workers import process
-from tritune.tuning.workers.failures import Failure
-from tritune.tuning.workers.process import Death, Progress, Worker, WorkerError
+from tritune.tuning.workers.process import Answer, Death, Report, Worker, WorkerError
 
 SERVICE = "tests.tuning.workers.services:Troublemaker"
 SECONDS = 20.0
@@ -36,6 +35,13 @@ def wait_for_end(pid: int) -> bool:
         os.close(handle)
 
 
+def events(worker: Worker) -> list[Report | Answer | Death]:
+    """What the worker says next, as soon as it does."""
+    while not (found := list(worker.poll())):
+        select.select([worker], [], [], SECONDS)
+    return found
+
+
 def test_a_worker_answers_with_its_service_and_keeps_its_process(worker):
     assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good day Ada"
     first = worker.call("whereabouts", {}, SECONDS)["pid"]
@@ -52,7 +58,7 @@ def test_a_worker_turns_to_something_else_in_the_same_process(worker):
 def test_what_a_worker_turned_to_outlives_its_process(worker):
     worker.call("greet", {"name": "Ada"}, SECONDS)
     worker.turn_to({"greeting": "good night"})
-    assert isinstance(worker.call("segfault", {}, SECONDS), Failure)
+    assert isinstance(worker.call("segfault", {}, SECONDS), Death)
     assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good night Ada"
 
 
@@ -87,7 +93,7 @@ def test_a_worker_finds_modules_where_its_parent_does(tmp_path, monkeypatch):
 def test_a_segfault_is_named_with_its_place_and_the_last_step_is_known(worker):
     heard: list[str] = []
     failure = worker.call("segfault", {}, SECONDS, heard.append)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, Death)
     assert failure.reason == "crash"
     assert "segmentation fault (SIGSEGV)" in failure.message
     assert "segfault (services.py" in failure.message
@@ -96,7 +102,7 @@ def test_a_segfault_is_named_with_its_place_and_the_last_step_is_known(worker):
 
 def test_an_exit_is_told_with_its_status_and_the_last_words(worker):
     failure = worker.call("exit", {"status": 3}, SECONDS)
-    assert failure == Failure("crash", "the process ended with status 3\nwhat was on my mind")
+    assert failure == Death("crash", "the process ended with status 3\nwhat was on my mind")
 
 
 def test_a_death_costs_one_request_and_the_next_gets_a_new_process(worker):
@@ -116,7 +122,7 @@ def test_a_loop_in_c_is_ended_by_the_time_limit(worker):
     worker.call("greet", {"name": "first"}, SECONDS)
     pid = worker.pid
     failure = worker.call("loop_for_ever", {}, 0.5)
-    assert failure == Failure("timeout", "not done after 0.5 s")
+    assert failure == Death("timeout", "not done after 0.5 s")
     assert worker.pid is None
     assert wait_for_end(pid)
 
@@ -144,7 +150,7 @@ def test_a_stopped_worker_stands_still_and_finishes_afterwards(worker):
     worker.post("greet", {"name": "late"}, SECONDS)
     assert not select.select([worker.fileno()], [], [], 0.05)[0]
     worker.go_on()
-    (answer,) = worker.wait()
+    (answer,) = events(worker)
     assert answer.value == "good day late"
 
 
@@ -152,15 +158,15 @@ def test_the_time_limit_does_not_run_while_a_worker_is_stopped(worker, monkeypat
     now = 0.0
     monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now))
     worker.post("loop_for_ever", {}, 10.0)
-    assert worker.wait() == [Progress("the step that never ends")]
+    assert events(worker) == [Report("the step that never ends")]
     worker.stop()
     now = 100.0
-    assert worker.poll() == []
+    assert list(worker.poll()) == []
     worker.go_on()
     now = 109.0
-    assert worker.poll() == []
+    assert list(worker.poll()) == []
     now = 111.0
-    assert worker.poll() == [Death(Failure("timeout", "not done after 10 s"), starting=False)]
+    assert list(worker.poll()) == [Death("timeout", "not done after 10 s")]
 
 
 def test_a_service_that_cannot_be_made_is_an_error_with_its_reason():

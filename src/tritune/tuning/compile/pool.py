@@ -5,76 +5,46 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import select
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 from tritune.space import Config
-from tritune.tuning.case import CaseSpec
-from tritune.tuning.compile.binaries import signature_of
-from tritune.tuning.workers.process import (
-    Answer,
-    Death,
-    Event,
-    Progress,
-    Worker,
-    WorkerError,
-    explain,
-)
+from tritune.tuning.compile.builder import BuildResult
+from tritune.tuning.workers.failures import Failure
+from tritune.tuning.workers.process import TICK_SECONDS, Answer, Death, Report, Worker, WorkerError
 
-_TICK_SECONDS = 0.5
+#: Nobody looks so late unless the whole group of processes was stopped for a while.
+_SUSPENDED_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class BuildResult:
-    """One config, compiled or not."""
+class CompilePool:
+    """Worker processes that compile groups of configs, `jobs` groups at a time.
 
-    config: Config
-    #: Digest of what the case's other facts make of the binary: see `signature_of`.
-    signature: str
-    #: Digest of the launches; empty where the build failed. Equal digests launch the same thing.
-    binary: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    #: How many kernels were compiled: 0 where all were in Triton's cache.
-    compiles: int = 0
-    #: One of `tritune.store.records.FAILURES`, or None.
-    failure: str | None = None
-    message: str = ""
-
-
-class BuildPool:
-    """Worker processes that compile the configs of a case, `jobs` at a time.
-
-    A compiler that crashes, hangs or eats its memory costs that config and that worker, which is
-    replaced. Results come in the order in which they are done. A thread looks after the workers,
-    so that they have work while the caller does something else.
+    `service` is the `Builder` of a case, or another class with its method `build`. A compiler that
+    crashes, hangs or eats its memory costs that config and that process, which is replaced; the
+    rest of the group goes to another. Results come in the order in which they are done. A thread
+    looks after the workers, so that they have work while the caller does something else.
     """
 
     def __init__(
         self,
-        spec: CaseSpec,
+        arguments: Mapping[str, Any],
         jobs: int = 2,
         timeout_seconds: float = 120.0,
         memory_bytes: int | None = 4 << 30,
+        service: str = "tritune.tuning.compile.builder:Builder",
     ) -> None:
         if jobs < 1:
             raise WorkerError(f"a pool of {jobs} workers builds nothing; jobs must be at least 1")
-        self._spec, self._signature = spec, signature_of(spec)
-        self._timeout_seconds = timeout_seconds
-        self._idle = [
-            Worker(
-                "tritune.tuning.compile.builder:Builder", spec.to_json(), memory_bytes=memory_bytes
-            )
-            for _ in range(jobs)
-        ]
-        self._running: dict[Worker, Config] = {}
+        self._arguments, self._timeout_seconds = arguments, timeout_seconds
+        self._idle = [Worker(service, arguments, memory_bytes=memory_bytes) for _ in range(jobs)]
+        self._running: dict[Worker, deque[Config]] = {}
         self._cancelled: set[Worker] = set()
-        self._waiting: deque[Config] = deque()
+        self._waiting: deque[deque[Config]] = deque()
         self._results: queue.SimpleQueue[BuildResult | WorkerError] = queue.SimpleQueue()
         self._outstanding = 0
         self._paused = self._closed = False
@@ -85,7 +55,7 @@ class BuildPool:
         os.set_blocking(self._wake_in, False)
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> BuildPool:
+    def __enter__(self) -> CompilePool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,15 +72,19 @@ class BuildPool:
         return self._broken is not None
 
     def submit(self, configs: Iterable[Config]) -> None:
-        """Have these compiled, after those that were submitted before."""
+        """Have these compiled, each by itself, after those that were submitted before."""
+        self.submit_groups([config] for config in configs)
+
+    def submit_groups(self, groups: Iterable[Sequence[Config]]) -> None:
+        """Have groups of configs compiled; those of a group by the same process, in a row."""
         with self._lock:
             if self._closed:
                 raise WorkerError("the pool is closed and builds nothing more")
             if self._broken is not None:
                 raise self._broken
-            before = len(self._waiting)
-            self._waiting.extend(configs)
-            self._outstanding += len(self._waiting) - before
+            new = [deque(group) for group in groups if group]
+            self._waiting.extend(new)
+            self._outstanding += sum(map(len, new))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True, name="builds")
                 self._thread.start()
@@ -133,28 +107,30 @@ class BuildPool:
         return found
 
     def as_completed(self) -> Iterator[BuildResult]:
-        """Results as they come, until everything that was submitted is done."""
+        """Yield results as they come, until everything that was submitted is done."""
         while self._outstanding:
             yield self.result()
 
-    def turn_to(self, spec: CaseSpec) -> None:
+    def turn_to(self, arguments: Mapping[str, Any]) -> None:
         """Compile for another case from now on; what was submitted before is forgotten."""
         with self._lock:
             self.cancel()
-            self._spec, self._signature = spec, signature_of(spec)
+            self._arguments = arguments
 
     def drop_waiting(self) -> None:
         """Forget what was submitted and has not been begun; what has will give results."""
         with self._lock:
-            self._outstanding -= len(self._waiting)
+            self._outstanding -= sum(map(len, self._waiting))
             self._waiting.clear()
 
     def cancel(self) -> None:
         """Forget what was submitted: results that were not taken, builds that have not ended."""
         with self._lock:
             self._waiting.clear()
-            self._cancelled.update(self._running)
-            self._running.clear()
+            # Those that have reported all results are about to be idle: they go on to what follows.
+            done = {worker: group for worker, group in self._running.items() if not group}
+            self._cancelled.update(self._running.keys() - done.keys())
+            self._running = done
             while not self._results.empty():
                 self._results.get()
             self._outstanding = 0
@@ -184,7 +160,7 @@ class BuildPool:
             self.cancel()
         if self._thread is not None:
             self._thread.join()
-        self._dismiss(self._cancelled | set(self._idle))
+        self._dismiss({*self._cancelled, *self._running, *self._idle})
         os.close(self._wake_out)
         os.close(self._wake_in)
 
@@ -213,27 +189,54 @@ class BuildPool:
                 self._dismiss(self._cancelled)
                 if not self._paused:
                     self._attend()
-                watched = [] if self._paused else [worker.fileno() for worker in self._running]
-                patience = self._patience()
-            ready, _, _ = select.select([self._wake_out, *watched], [], [], patience)
-            if self._wake_out in ready:
+                watched = [] if self._paused else list(self._running)
+                files = [self._wake_out, *(worker.fileno() for worker in watched)]
+                # With nobody at work, nothing needs looking at unless somebody calls.
+                soonest = min((worker.deadline for worker in watched), default=None)
+            now = time.monotonic()
+            patience = soonest and min(TICK_SECONDS, max(0.0, soonest - now))
+            if self._wake_out in wait(files, patience):
                 os.read(self._wake_out, 1 << 16)
+            late = time.monotonic() - now - (patience or 0.0)
+            if watched and late > _SUSPENDED_SECONDS:
+                # This process did not run, so the compilers did not either.
+                for worker in watched:
+                    worker.deadline += late
 
     def _attend(self) -> None:
-        for worker, config in list(self._running.items()):
-            for event in worker.poll():
-                result = self._outcome(config, event, time.monotonic() - worker.began)
-                if result is not None:
-                    del self._running[worker]
-                    self._idle.append(worker)
-                    self._results.put(result)
-                    if isinstance(event, Answer) and event.value.get("tainted"):
-                        worker.close()
+        for worker, group in list(self._running.items()):
+            try:
+                for event in worker.poll():
+                    self._take(worker, group, event)
+            except WorkerError as error:
+                self._release(worker)
+                for _ in group:
+                    self._results.put(error)
         while self._waiting and self._idle:
-            config, worker = self._waiting.popleft(), self._idle.pop()
-            worker.turn_to(self._spec.to_json())
-            worker.post("build", {"config": config.as_kwargs()}, self._timeout_seconds)
-            self._running[worker] = config
+            group, worker = self._waiting.popleft(), self._idle.pop()
+            worker.turn_to(self._arguments)
+            worker.post("build", {"configs": list(group)}, self._timeout_seconds)
+            self._running[worker] = group
+
+    def _take(self, worker: Worker, group: deque[Config], event: Report | Answer | Death) -> None:
+        """Pass on what a worker tells of its group."""
+        if isinstance(event, Report):
+            group.popleft()
+            self._results.put(event.value)
+            return
+        self._release(worker)
+        if isinstance(event, Death):
+            failure = Failure(event.reason, event.message)
+            seconds = time.monotonic() - worker.began
+            self._results.put(BuildResult(group.popleft(), seconds=seconds, failure=failure))
+        elif not event.value:  # the process cannot go on
+            worker.close()
+        if group:
+            self._waiting.appendleft(group)
+
+    def _release(self, worker: Worker) -> None:
+        del self._running[worker]
+        self._idle.append(worker)
 
     def _dismiss(self, workers: set[Worker]) -> None:
         for worker in workers:
@@ -241,24 +244,3 @@ class BuildPool:
             if worker not in self._idle:
                 self._idle.append(worker)
         workers.clear()
-
-    def _patience(self) -> float | None:
-        """Return how long nothing needs looking at unless somebody calls; None: for ever."""
-        if self._paused or not self._running:
-            return None
-        left = min(worker.deadline for worker in self._running) - time.monotonic()
-        return min(_TICK_SECONDS, max(0.0, left))
-
-    def _outcome(
-        self, config: Config, event: Event, seconds: float
-    ) -> BuildResult | WorkerError | None:
-        """Return what an event makes of a config that is being built; None while it is not over."""
-        result = BuildResult(config, self._signature, seconds=seconds)
-        if isinstance(event, Progress):
-            return None
-        if isinstance(event, Answer):
-            known = {name: value for name, value in event.value.items() if name != "tainted"}
-            return replace(result, **known)
-        if isinstance(event, Death) and not event.starting:
-            return replace(result, failure=event.failure.reason, message=event.failure.message)
-        return WorkerError(explain(event))

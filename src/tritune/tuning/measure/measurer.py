@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from tritune.errors import TrituneError
 from tritune.space import Config
-from tritune.tuning.case import CaseSpec, Expected
+from tritune.tuning.case import VENDOR, CaseSpec, Entry, Expected
 from tritune.tuning.compile.compiles import compile_count
 from tritune.tuning.compile.warm_up import warm_up
 from tritune.tuning.measure.guard import NAN_BYTE
@@ -26,6 +26,16 @@ from tritune.tuning.workers.failures import Failure, failure_of
 
 #: How long one turn's disturbed samples are repeated.
 REPEATING_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The samples of one turn in milliseconds, and how many others were thrown away because other
+    processes disturbed them.
+    """
+
+    times_ms: list[float]
+    disturbed: int
 
 
 class Measurer:
@@ -51,7 +61,7 @@ class Measurer:
         self._flush = Flush(self._case.device)
         self._expected: Expected | None = None
         self._sample: Sequence[torch.Tensor] = ()
-        self._stopwatches: dict[str, Stopwatch] = {}
+        self._stopwatches: dict[Entry, Stopwatch] = {}
         self._calls = 1
         if self._expected_path.exists():  # another process died after it had worked that out
             self.expect(None)
@@ -64,7 +74,7 @@ class Measurer:
         """Return how many kernels were compiled since this was last asked."""
         return self._compiles.taken()
 
-    def expect(self, default: Mapping[str, Any] | None) -> None:
+    def expect(self, default: Config | None) -> None:
         """Make ready to verify: work out what is right, or read what was worked out before."""
         with without_memory_limit():
             if not self._expected_path.exists():
@@ -73,7 +83,7 @@ class Measurer:
         self._sample = known.pop("sample")
         self._expected = Expected(**known) if known["reference"] else None
 
-    def _work_out(self, default: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _work_out(self, default: Config | None) -> dict[str, Any]:
         expected = self._case.expected()
         if expected is None:
             sample = self._default_outputs(default)
@@ -85,49 +95,42 @@ class Measurer:
             "sample": [],
         }
 
-    def _default_outputs(self, default: Mapping[str, Any] | None) -> list[torch.Tensor]:
+    def _default_outputs(self, default: Config | None) -> list[torch.Tensor]:
         if default is None:
             return []
         try:
-            outputs = guarded_run(self._case, Config.of(**default), NAN_BYTE)
+            outputs = guarded_run(self._case, default, NAN_BYTE)
         except Exception:  # its own verification will tell
             return []
         return [] if isinstance(outputs, Failure) else outputs
 
-    def verify(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def verify(self, config: Config) -> Failure | None:
         """Return why a config must not be used; None if it may."""
         self._stopwatches.clear()
-        point = Config.of(**config)
         try:
-            failure = verify(self._case, point, self._expected, self._sample)
+            return verify(self._case, config, self._expected, self._sample)
         except Exception as error:
-            failure = failure_of(error)
-        return None if failure is None else vars(failure)
+            return failure_of(error)
 
-    def round(self, entries: Sequence[Mapping[str, Any]], samples: int) -> None:
-        """Time entries in turn; the report says for each when it begins, what it took, and how
-        many samples were thrown away because other processes disturbed them.
+    def round(self, entries: Sequence[tuple[Entry, float | None]], samples: int) -> bool:
+        """Time entries in turn and report a `Timing` or a `Failure` of each; return whether this
+        process can go on.
 
-        An entry has a "config" or a "vendor", and a "ceiling_ms" above which one sample is enough.
+        Each comes with the time above which one sample is enough, or None.
         """
-        for number, entry in enumerate(entries):
-            self._report({"entry": number})
+        for entry, ceiling_ms in entries:
             try:
-                times, disturbed = self._samples(entry, samples)
+                self._report(self._timing(entry, ceiling_ms, samples))
             except Exception as error:
                 failure = failure_of(error)
-                self._report({"entry": number, "failure": vars(failure)})
+                self._report(failure)
                 if failure.tainted:
-                    return
-            else:
-                self._report({"entry": number, "times_ms": times, "disturbed": disturbed})
+                    return False
+        return True
 
-    def _samples(self, entry: Mapping[str, Any], samples: int) -> tuple[list[float], int]:
-        """Take undisturbed samples, fewer where they are not to be had in time or take too long;
-        return them and how many were disturbed.
-        """
+    def _timing(self, entry: Entry, ceiling_ms: float | None, samples: int) -> Timing:
+        """Take undisturbed samples, fewer where they are not to be had in time or take too long."""
         watch = self._stopwatch(entry)
-        ceiling = entry.get("ceiling_ms")
         times: list[float] = []
         disturbed = 0
         end = time.monotonic() + REPEATING_SECONDS
@@ -139,29 +142,29 @@ class Measurer:
                     break
             else:
                 times.append(sample.ms)
-                if ceiling is not None and times[0] > ceiling:
+                if ceiling_ms is not None and times[0] > ceiling_ms:
                     break
-        return times, disturbed
+        return Timing(times, disturbed)
 
-    def _stopwatch(self, entry: Mapping[str, Any]) -> Stopwatch:
-        name = json.dumps([entry.get("config"), entry.get("vendor")])
-        if name not in self._stopwatches:
+    def _stopwatch(self, entry: Entry) -> Stopwatch:
+        if entry not in self._stopwatches:
             case = self._case
-            if "vendor" in entry:
-                call = case.vendors()[entry["vendor"]]
+            if isinstance(entry, str):
+                name = entry.removeprefix(VENDOR)
+                call: Callable[[], Any] = case.vendors()[name]
                 case.restore()
                 reason = judge_vendor(outputs_of(call), self._expected, self._sample)
                 if reason is not None:
-                    raise TrituneError(f"{entry['vendor']} gives wrong results: {reason}")
+                    raise TrituneError(f"{name} gives wrong results: {reason}")
             else:
-                call = partial(case.run, Config.of(**entry["config"]))
-            self._stopwatches[name] = stopwatch(case.device, call, case.restore, self._flush)
+                call = partial(case.run, entry)
+            self._stopwatches[entry] = stopwatch(case.device, call, case.restore, self._flush)
             # The shortest call decides for all: see `Stopwatch.calls`.
             clocks = [w for w in self._stopwatches.values() if isinstance(w, CpuStopwatch)]
             self._calls = max([self._calls, *(clock.calls for clock in clocks)])
             for clock in clocks:
                 clock.calls = self._calls
-        return self._stopwatches[name]
+        return self._stopwatches[entry]
 
 
 def _write(path: Path, known: dict[str, Any]) -> None:

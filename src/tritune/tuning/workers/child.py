@@ -9,58 +9,64 @@ import ctypes
 import faulthandler
 import gc
 import importlib
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
 
-def main(requests_fd: int, answers_fd: int, parent_pid: int) -> None:
-    """Answer the requests that come in on one pipe with messages on the other."""
+def main(fd: int, parent_pid: int) -> None:
+    """Answer the requests that come in on a connection."""
     faulthandler.enable(all_threads=False)
     die_with(parent_pid)
-    with open(requests_fd, "rb") as requests, open(answers_fd, "wb", buffering=0) as answers:
+    connection = Connection(fd)
+    service: Any = None
+    message: tuple[str, Any]
 
-        def say(kind: str, value: Any) -> None:
-            answers.write(json.dumps({kind: value}).encode() + b"\n")
+    def report(value: Any) -> None:
+        connection.send(("report", value))
 
-        service: Any = None
-        for line in requests:
-            message = json.loads(line)
-            if "path" in message:
-                sys.path[:] = message["path"]
-            elif "service" in message:
+    while True:
+        try:
+            kind, value = connection.recv()
+        except EOFError:
+            return
+        if kind == "path":
+            sys.path[:] = value
+            continue
+        try:
+            if kind == "start":
                 # What the last service holds must not count against the next one's memory.
                 service = None
                 gc.collect()
-                try:
-                    service = _make(message, say)
-                except Exception as error:
-                    say("error", _text(error))
-                    return
-                say("ready", None)
+                service = _make(report, *value)
+                message = "ready", None
             else:
-                try:
-                    answer = getattr(service, message["method"])(**message["arguments"])
-                except Exception as error:
-                    say("error", _text(error))
-                else:
-                    say("answer", answer)
+                method, arguments = value
+                message = "answer", getattr(service, method)(**arguments)
+        except Exception as error:
+            message = "error", _text(error)
+        connection.send(message)
+        if service is None:
+            return
 
 
-def _make(start: Mapping[str, Any], say: Callable[[str, Any], None]) -> Any:
+def _make(
+    report: Callable[[Any], None],
+    service: str,
+    arguments: Mapping[str, Any],
+    memory_bytes: int | None,
+) -> Any:
     lift_memory_limit()
-    service = load(start["service"])(
-        **start["arguments"], report=lambda value: say("progress", value)
-    )
-    if start["memory_bytes"] is not None:
-        limit_memory(start["memory_bytes"])
-    return service
+    made = load(service)(**arguments, report=report)
+    if memory_bytes is not None:
+        limit_memory(memory_bytes)
+    return made
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -138,4 +144,4 @@ def _text(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main(*(int(each) for each in sys.argv[1:4]))
+    main(*(int(each) for each in sys.argv[1:3]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tritune.space import Config
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.compile.pool import BuildPool
+from tritune.tuning.compile.pool import CompilePool
 from tritune.tuning.measure.client import Bench
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Crew:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._pool: BuildPool | None = None
+        self._pool: CompilePool | None = None
         self._bench: Bench | None = None
 
     def __enter__(self) -> Crew:
@@ -30,16 +30,17 @@ class Crew:
         if self._bench is not None:
             self._bench.close()
 
-    def turn_to(self, spec: CaseSpec, default: Config) -> tuple[BuildPool, Bench]:
+    def turn_to(self, spec: CaseSpec, default: Config) -> tuple[CompilePool, Bench]:
         """Both, for this case. A pool that cannot go on does not take the next case with it."""
-        settings, memory = self._settings, self._settings.memory_bytes
+        settings, memory, arguments = self._settings, self._settings.memory_bytes, spec.to_json()
         if self._pool is not None and self._pool.broken:
             self._pool.close()
             self._pool = None
         if self._pool is None:
-            self._pool = BuildPool(spec, settings.jobs, settings.build_timeout_seconds, memory)
+            timeout_seconds = settings.build_timeout_seconds
+            self._pool = CompilePool(arguments, settings.jobs, timeout_seconds, memory)
         else:
-            self._pool.turn_to(spec)
+            self._pool.turn_to(arguments)
         if self._bench is None:
             self._bench = Bench(spec, settings.run_timeout_seconds, memory, default)
         else:

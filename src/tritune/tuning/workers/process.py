@@ -7,16 +7,16 @@ fork. It is killed when the thread that started it ends, which is how Linux coun
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from tritune import env
@@ -25,7 +25,7 @@ from tritune.tuning.workers.failures import Failure, failure_of_exit
 
 #: How often a waiting parent looks whether the process still lives: its pipe may outlive it in the
 #: hands of a process that it started.
-_TICK_SECONDS = 0.5
+TICK_SECONDS = 0.5
 _STDERR_BYTES = 16384
 
 
@@ -34,8 +34,8 @@ class WorkerError(TrituneError):
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What the worker is about to do, or has just done."""
+class Report:
+    """Something that the service reports before it answers."""
 
     value: Any
 
@@ -46,29 +46,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """The service raised an error instead of answering."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class Death:
+class Death(Failure):
     """The process ended, or was killed for taking too long, before it answered."""
-
-    failure: Failure
-    #: It never got as far as to take a request.
-    starting: bool
-
-
-Event = Progress | Answer | Refusal | Death
 
 
 class Worker:
     """A killable process with a service in it, started when first needed and again after a death.
 
     `service` names a class as "package.module:Class"; it is made with `arguments` and a function
-    `report`, with which it says what it does. Arguments and answers are whatever JSON can hold.
+    `report`, which sends something to the parent. Whatever crosses the border is pickled.
     One request at a time: `call`, or `post` and then `poll` until the request is over.
     """
 
@@ -80,19 +66,15 @@ class Worker:
         memory_bytes: int | None = None,
         start_seconds: float = 120.0,
     ) -> None:
-        self._start_message: dict[str, Any] = {
-            "service": service,
-            "arguments": dict(arguments),
-            "memory_bytes": memory_bytes,
-        }
+        self._service, self._arguments = service, dict(arguments)
+        self._memory_bytes = memory_bytes
         self._start_seconds = start_seconds
         self._child: _Child | None = None
-        self._ready = False
-        self._busy = False
+        #: Whether the service is made, and whether it works on a request.
+        self._ready = self._busy = False
         self._timeout_seconds = 0.0
-        self._deadline = 0.0
-        #: When (by `time.monotonic`) the worker took up its last request.
-        self.began = 0.0
+        #: When (by `time.monotonic`) the present step has begun, and when it has taken too long.
+        self.began = self.deadline = 0.0
         self._stopped_at: float | None = None
 
     def __enter__(self) -> Worker:
@@ -106,42 +88,32 @@ class Worker:
         """Return the process, if there is one."""
         return self._child.process.pid if self._child else None
 
-    @property
-    def deadline(self) -> float:
-        """Return when (by `time.monotonic`) the present step has taken too long."""
-        return self._deadline
-
     def fileno(self) -> int:
-        """To wait for messages with `select`; the worker must be alive."""
+        """Return the file to wait for messages with; the worker must be alive."""
         if self._child is None:
             raise WorkerError("a worker that was never asked anything has no messages")
-        return self._child.answers
+        return self._child.connection.fileno()
 
     def call(
         self,
         method: str,
         arguments: Mapping[str, Any],
         timeout_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_report: Callable[[Any], None] = lambda value: None,
     ) -> Any:
-        """Ask and wait: the answer, or the `Failure` that ended the process.
+        """Ask and wait; return the answer, or the `Death` of the process.
 
-        The time limit is for each step: progress renews it. WorkerError if the service refuses, or
-        if the process dies before it takes the request.
+        The time limit is for each step: a report begins another. WorkerError if the service
+        refuses, or if the process dies before it takes the request.
         """
         try:
             self.post(method, arguments, timeout_seconds)
             while True:
-                for event in self.wait():
-                    if isinstance(event, Progress):
-                        if on_progress is not None:
-                            on_progress(event.value)
-                    elif isinstance(event, Answer):
-                        return event.value
-                    elif isinstance(event, Death) and not event.starting:
-                        return event.failure
-                    else:
-                        raise WorkerError(explain(event))
+                for event in self.poll():
+                    if not isinstance(event, Report):
+                        return event.value if isinstance(event, Answer) else event
+                    on_report(event.value)
+                wait([self.fileno()], min(TICK_SECONDS, max(0.0, self.deadline - time.monotonic())))
         except BaseException:
             self.close()  # the request may still run, and its answer would meet the next one
             raise
@@ -154,35 +126,31 @@ class Worker:
         if self._child is not None and self._child.process.poll() is not None:
             self.close()  # died while it had nothing to do
         if self._child is None:
-            self._child = _Child(self._start_message)
-            self._ready = False
+            self._child = _Child()
+            self._start_service()
         self._child.forget_stderr()
-        self._child.send({"method": method, "arguments": dict(arguments)})
+        self._child.send(("call", (method, dict(arguments))))
         self._busy = True
-        self.began = time.monotonic()
-        self._renew(self._timeout_seconds if self._ready else self._start_seconds)
+        self._begin_step()
 
-    def wait(self) -> list[Event]:
-        """Events, as soon as there are any."""
-        while True:
-            events = self.poll()
-            if events:
-                return events
-            patience = min(_TICK_SECONDS, max(0.0, self._deadline - time.monotonic()))
-            select.select([self.fileno()], [], [], patience)
+    def poll(self) -> Iterator[Report | Answer | Death]:
+        """Yield what has happened since the last call, without waiting.
 
-    def poll(self) -> list[Event]:
-        """Return what has happened since the last call, without waiting."""
-        if self._child is None or not self._busy:
-            return []
+        WorkerError if the service refuses, or if the process died before it took the request.
+        """
+        child = self._child
+        if child is None or not self._busy:
+            return
         # The order matters: what a process wrote before it ended must not be lost.
-        ended = self._child.process.poll() is not None
-        events = [event for line in self._child.lines() if (event := self._event(json.loads(line)))]
-        if self._busy and (ended or self._child.ended):
-            events.append(self._bury())
-        elif self._busy and self._stopped_at is None and time.monotonic() > self._deadline:
-            events.append(self._time_out())
-        return events
+        ended = child.process.poll() is not None
+        for kind, value in child.messages():
+            event = self._event(kind, value)
+            if event is not None:
+                yield event
+        if self._busy and (ended or child.closed):
+            yield self._died(failure_of_exit(*child.kill()))
+        elif self._busy and self._stopped_at is None and time.monotonic() > self.deadline:
+            yield self._died(Failure("timeout", f"not done after {self._limit_seconds:g} s"))
 
     def stop(self) -> None:
         """Halt the process where it is; its time limit waits."""
@@ -193,14 +161,10 @@ class Worker:
     def go_on(self) -> None:
         """Undo `stop`."""
         if self._stopped_at is not None:
-            self._deadline += time.monotonic() - self._stopped_at
+            self.deadline += time.monotonic() - self._stopped_at
             self._stopped_at = None
             if self._child is not None:
                 self._child.signal(signal.SIGCONT)
-
-    def grant(self, seconds: float) -> None:
-        """Give the present step more time."""
-        self._deadline += seconds
 
     def turn_to(self, arguments: Mapping[str, Any]) -> None:
         """Have the service made anew if its arguments are others, in the same process: to start
@@ -208,13 +172,10 @@ class Worker:
         """
         if self._busy:
             raise WorkerError("a worker that is busy cannot turn to something else")
-        if arguments == self._start_message["arguments"]:
-            return
-        self._start_message["arguments"] = dict(arguments)
-        if self._child is not None:
-            self._child.send_path()
-            self._child.send(self._start_message)
-            self._ready = False
+        if arguments != self._arguments:
+            self._arguments = dict(arguments)
+            if self._child is not None:
+                self._start_service()
 
     def close(self) -> None:
         """End the process at once. The next request starts another."""
@@ -222,67 +183,61 @@ class Worker:
             self._child.kill()
         self._child, self._busy, self._ready, self._stopped_at = None, False, False, None
 
-    def _event(self, message: Mapping[str, Any]) -> Event | None:
-        ((kind, value),) = message.items()
+    @property
+    def _limit_seconds(self) -> float:
+        return self._timeout_seconds if self._ready else self._start_seconds
+
+    def _begin_step(self) -> None:
+        self.began = time.monotonic()
+        self.deadline = self.began + self._limit_seconds
+
+    def _start_service(self) -> None:
+        assert self._child is not None
+        # Programs add to the path as they go; what is unpickled may need it.
+        self._child.send(("path", _path()))
+        self._child.send(("start", (self._service, self._arguments, self._memory_bytes)))
+        self._ready = False
+
+    def _event(self, kind: str, value: Any) -> Report | Answer | None:
+        if kind == "report":
+            if self._ready:
+                self._begin_step()
+            return Report(value)
         if kind == "ready":
             self._ready = True
-            self.began = time.monotonic()
-            self._renew(self._timeout_seconds)
+            self._begin_step()
             return None
-        if kind == "progress":
-            if self._ready:
-                self._renew(self._timeout_seconds)
-            return Progress(value)
         self._busy = False
         if kind == "answer":
             return Answer(value)
         if not self._ready:  # the service could not be made
             self.close()
-        return Refusal(value)
+        raise WorkerError(value)
 
-    def _renew(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
-
-    def _bury(self) -> Death:
-        assert self._child is not None
-        status, stderr = self._child.kill()
-        death = Death(failure_of_exit(status, stderr), starting=not self._ready)
+    def _died(self, failure: Failure) -> Death:
+        ready = self._ready
         self.close()
-        return death
-
-    def _time_out(self) -> Death:
-        limit = self._timeout_seconds if self._ready else self._start_seconds
-        death = Death(Failure("timeout", f"not done after {limit:g} s"), starting=not self._ready)
-        self.close()
-        return death
-
-
-def explain(event: Event) -> str:
-    """Return why a worker is of no use, for whoever has to be told."""
-    if isinstance(event, Refusal):
-        return event.message
-    if isinstance(event, Death):
-        return f"a worker process died before it could begin: {event.failure.message}"
-    return str(event)
+        if not ready:
+            raise WorkerError(f"a worker process died before it could begin: {failure.message}")
+        return Death(failure.reason, failure.message)
 
 
 class _Child:
-    """The process itself and its pipes."""
+    """The process itself and its pipe."""
 
-    def __init__(self, start_message: Mapping[str, Any]) -> None:
-        requests_out, self._requests = os.pipe()
-        self.answers, answers_in = os.pipe()
+    def __init__(self) -> None:
+        self.connection, theirs = Pipe()
         self._stderr: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
+        #: Whether the other end of the pipe is closed.
+        self.closed = False
+        command = [sys.executable, "-m", "tritune.tuning.workers.child"]
         try:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tritune.tuning.workers.child"),
-                    *(str(requests_out), str(answers_in), str(os.getpid())),
-                ],
+                [*command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                pass_fds=(requests_out, answers_in),
+                pass_fds=(theirs.fileno(),),
                 env={
                     **os.environ,
                     # What holds for the program's calls is not meant for those that tune it.
@@ -294,41 +249,24 @@ class _Child:
                 start_new_session=True,  # a group of its own, to be killed as a whole
             )
         except BaseException:
-            os.close(self._requests)
-            os.close(self.answers)
+            self.connection.close()
             self._stderr.close()
             raise
         finally:
-            os.close(requests_out)
-            os.close(answers_in)
-        os.set_blocking(self.answers, False)
-        self._unread = b""
-        self.ended = False
-        self.send_path()
-        self.send(start_message)
+            theirs.close()
 
-    def send_path(self) -> None:
-        """Tell where to look for modules: programs add to that as they go."""
-        self.send({"path": _path()})
-
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: tuple[str, Any]) -> None:
         # A process that is dead is noticed when its answer is awaited.
-        with contextlib.suppress(BrokenPipeError):
-            data = json.dumps(message).encode() + b"\n"
-            while data:
-                data = data[os.write(self._requests, data) :]
+        with contextlib.suppress(ConnectionError):
+            self.connection.send(message)
 
-    def lines(self) -> list[bytes]:
-        """Return the whole lines that have come in."""
-        while not self.ended:
-            try:
-                chunk = os.read(self.answers, 1 << 16)
-            except BlockingIOError:
-                break
-            self.ended = not chunk
-            self._unread += chunk
-        *lines, self._unread = self._unread.split(b"\n")
-        return lines
+    def messages(self) -> Iterator[tuple[str, Any]]:
+        """Yield the messages that have come in."""
+        try:
+            while not self.connection.closed and self.connection.poll():
+                yield self.connection.recv()
+        except (EOFError, ConnectionError):
+            self.closed = True
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -342,9 +280,9 @@ class _Child:
 
         A process that is just dying of its own is given the time to do so, for its exit status.
         """
-        if self.ended:
+        if self.closed:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_TICK_SECONDS)
+                self.process.wait(TICK_SECONDS)
         self.signal(signal.SIGKILL)
         status = self.process.wait()
         if self._stderr.closed:
@@ -353,8 +291,7 @@ class _Child:
         self._stderr.seek(max(0, size - _STDERR_BYTES))
         text = self._stderr.read().decode(errors="replace")
         self._stderr.close()
-        os.close(self._requests)
-        os.close(self.answers)
+        self.connection.close()
         return status, text
 
 
