@@ -31,8 +31,8 @@ import torch
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.device import detect
-from tritune.tuning.measure.client import Bench
-from tritune.tuning.tuner import Job
+from tritune.tuning.job import Job
+from tritune.tuning.measure.client import MeasurementClient
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import job_for
 
@@ -102,13 +102,13 @@ def job_of(store: Store, op: str, problem: str) -> Job:
 
 def gain_now(job: Job, winner: Config, rounds: int) -> float:
     """How many times as fast as the default a config is, measured in turns."""
-    with Bench(job.spec, default=job.default) as bench:
+    with MeasurementClient(job.spec, default=job.default) as client:
         configs = [job.default, winner]
         for config in configs:
-            failure = bench.verify(config)
+            failure = client.verify(config)
             if failure is not None:
                 raise SystemExit(f"{config} fails: {failure.message}")
-        times = bench.time(configs, rounds, keep=configs)
+        times = client.time(configs, rounds, keep=configs)
     pairs = zip(times[job.default], times[winner], strict=True)
     ratios = [statistics.median(a) / statistics.median(b) for a, b in pairs if a and b]
     if len(ratios) < rounds / 2:

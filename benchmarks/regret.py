@@ -50,9 +50,10 @@ from tritune.store import Store
 from tritune.store.records import Samples, Task, Trial, problem_text
 from tritune.targets.device import detect
 from tritune.tuning.effort import EFFORTS
+from tritune.tuning.job import Settings
 from tritune.tuning.measure.environment import environment
 from tritune.tuning.measure.timing import Flush, Stopwatch, stopwatch
-from tritune.tuning.tuner import Settings, begin_run
+from tritune.tuning.tuner import begin_run
 from tritune.workloads.case import OpCase
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.problems.models import PRESETS

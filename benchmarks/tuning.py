@@ -28,8 +28,9 @@ from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.device import detect
 from tritune.tuning.effort import EFFORTS, Effort
-from tritune.tuning.measure.client import Bench
-from tritune.tuning.tuner import Job, Settings, begin_run, tune_case
+from tritune.tuning.job import Job, Settings
+from tritune.tuning.measure.client import MeasurementClient
+from tritune.tuning.tuner import begin_run, tune_case
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import environment, job_for
 
@@ -135,8 +136,8 @@ def search(text: str, store: Store, settings: Settings) -> tuple[Job, int, float
 def race(job: Job, configs: list[Config], rounds: int) -> dict[Config, float]:
     """Medians of all configs, timed in turns to the end."""
     distinct = list(dict.fromkeys(configs))
-    with Bench(job.spec, default=job.default) as bench:
-        times = bench.time(distinct, rounds, keep=distinct)
+    with MeasurementClient(job.spec, default=job.default) as client:
+        times = client.time(distinct, rounds, keep=distinct)
     return {
         config: statistics.median(ms for each in of_config for ms in each)
         for config, of_config in times.items()

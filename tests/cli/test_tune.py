@@ -17,7 +17,7 @@ from tritune.cli._tune_display import Display, show
 from tritune.cli.tune import Result
 from tritune.store import Store
 from tritune.store.records import Task
-from tritune.tuning.tuner import Outcome, Progress
+from tritune.tuning.job import Outcome, Progress
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import Tuned
 

@@ -26,7 +26,7 @@ from tritune.tuning.autotune.pickling import TransferError
 from tritune.tuning.autotune.recorded_calls import folder_of, recorded_calls
 from tritune.tuning.autotune.tune_call import process_store
 from tritune.tuning.autotune.tuned_kernel import TunedKernel
-from tritune.tuning.tuner import Outcome
+from tritune.tuning.job import Outcome
 
 N = 1000
 
@@ -98,7 +98,7 @@ def tuned(store, monkeypatch):
     """The tasks that were tuned, by a tuner that measures nothing: the last config wins."""
     tasks = []
 
-    def tune(job, store, run, settings, watch, crew):
+    def tune(job, store, run, settings, watch, workers):
         tasks.append(job.task)
         job.spec.open().run(job.default)  # in the arguments' copies
         *others, winner = job.points.configs()

@@ -15,7 +15,7 @@ from tests.tuning.killable import CONFIGS, Announcing
 from tests.tuning.tasks import tune
 from tritune.space import Listed
 from tritune.store.records import Task, Trial
-from tritune.tuning.tuner import Progress
+from tritune.tuning.job import Progress
 
 
 class Believing(Announcing):

@@ -11,7 +11,8 @@ from tritune.store.records import Task
 from tritune.targets.device import Device
 from tritune.targets.target import Target
 from tritune.tuning.effort import Effort
-from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
+from tritune.tuning.job import Job, Outcome, Progress, Settings
+from tritune.tuning.tuner import begin_run, tune_case
 
 DEVICE = Device("a CPU", Target("cpu", "test"), 2, 1 << 30, "none")
 TASK = Task("double", "identity", '{"size":1000}', DEVICE.fingerprint)

@@ -11,7 +11,7 @@ from tests.tuning.faulty import SPEC, config
 from tritune.space import Config
 from tritune.tuning.compile.builder import BuildResult
 from tritune.tuning.compile.pool import CompilePool
-from tritune.tuning.measure.client import Bench
+from tritune.tuning.measure.client import MeasurementClient
 from tritune.tuning.measure.statistics import Round, median
 from tritune.tuning.workers.failures import Failure
 
@@ -57,11 +57,11 @@ def run() -> Run:
     with CompilePool(SPEC.to_json(), 2, SECONDS, MEMORY_BYTES) as pool:
         pool.submit(candidates)
         builds = {result.config: result for result in pool.as_completed()}
-    with Bench(SPEC, SECONDS, MEMORY_BYTES) as bench:
+    with MeasurementClient(SPEC, SECONDS, MEMORY_BYTES) as client:
         built = [each for each in candidates if builds[each].failure is None]
-        racing = [each for each in built if bench.verify(each) is None]
-        times = bench.time(racing, rounds=3, keep=racing)
-        return Run(builds, bench.failures, times)
+        racing = [each for each in built if client.verify(each) is None]
+        times = client.time(racing, rounds=3, keep=racing)
+        return Run(builds, client.failures, times)
 
 
 @pytest.mark.parametrize("fault", COMPILER_FAULTS)

@@ -18,7 +18,7 @@ from tritune.space import Config
 from tritune.targets.binary.same_code import code_digest
 from tritune.targets.device import detect, target_of
 from tritune.tuning.case import CaseSpec
-from tritune.tuning.measure.client import Bench
+from tritune.tuning.measure.client import MeasurementClient
 from tritune.workloads.case import open_case
 from tritune.workloads.catalog import WORKLOADS
 
@@ -53,17 +53,17 @@ def test_the_table_knows_this_gpu_and_its_limits() -> None:
 
 
 def test_the_default_config_is_right_and_has_a_time() -> None:
-    with Bench(spec(), default=default()) as bench:
-        assert bench.verify(default()) is None
-        [rounds] = bench.time([default()], rounds=2).values()
+    with MeasurementClient(spec(), default=default()) as client:
+        assert client.verify(default()) is None
+        [rounds] = client.time([default()], rounds=2).values()
     assert all(ms > 0 for each in rounds for ms in each)
 
 
 def test_a_config_that_needs_too_much_shared_memory_is_out_of_resources() -> None:
     greedy = default(BLOCK_M=256, BLOCK_N=256, num_stages=8, num_warps=8)
-    with Bench(spec(), default=default()) as bench:
-        assert bench.verify(greedy).reason == "out_of_resources"
-        assert bench.verify(default()) is None, "the process goes on"
+    with MeasurementClient(spec(), default=default()) as client:
+        assert client.verify(greedy).reason == "out_of_resources"
+        assert client.verify(default()) is None, "the process goes on"
 
 
 def test_what_is_compiled_without_the_gpu_is_what_the_gpu_would_launch() -> None:

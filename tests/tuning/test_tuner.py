@@ -19,8 +19,9 @@ from tritune.space import Config, Listed
 from tritune.store import Store
 from tritune.store.verify import verify
 from tritune.store.winner import PAIRED_ROUNDS
+from tritune.tuning.job import Outcome, Progress
 from tritune.tuning.search import Prior
-from tritune.tuning.tuner import Outcome, Progress, begin_run, tune_case
+from tritune.tuning.tuner import begin_run, tune_case
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from tritune.store import Store
 from tritune.store.records import Task, problem_text
 from tritune.targets.device import detect
 from tritune.tuning.effort import EFFORTS
-from tritune.tuning.tuner import Settings
+from tritune.tuning.job import Settings
 from tritune.workloads.catalog import WORKLOADS
 from tritune.workloads.tuning import (
     distance,

@@ -15,7 +15,7 @@ from tritune.cli import _terminal
 if TYPE_CHECKING:
     from tritune.cli.tune import Result
     from tritune.kernels.kernel import Problem
-    from tritune.tuning import tuner
+    from tritune.tuning import job
     from tritune.tuning.autotune.recorded_calls import RecordedCall
     from tritune.workloads.tuning import Tuned
     from tritune.workloads.workload import Workload
@@ -42,7 +42,7 @@ class Display(_terminal.Display):
             visible=True,
         )  # fmt: skip
 
-    def update(self, progress: tuner.Progress) -> None:
+    def update(self, progress: job.Progress) -> None:
         """Show the state after a batch; the tuner calls this."""
         best = "" if progress.best_ms is None else f"best {_ms(progress.best_ms)}"
         if progress.best_ms and progress.default_ms:
@@ -68,7 +68,7 @@ class Display(_terminal.Display):
             self.say(f"{self.label}: {note}")
         return note
 
-    def end(self, outcome: tuner.Outcome) -> None:
+    def end(self, outcome: job.Outcome) -> None:
         winner, what = outcome.winner, _why_none(outcome)
         if winner is not None and winner.ms is not None and not outcome.busy:
             what = _ms(winner.ms)
@@ -76,7 +76,7 @@ class Display(_terminal.Display):
         self.finish(f"{self.label}: {what}, {known}, {outcome.seconds:.1f} s")
         self.bars.update(self.overall, completed=self.done)
 
-    def _time_left(self, progress: tuner.Progress) -> str:
+    def _time_left(self, progress: job.Progress) -> str:
         """Estimate the time left from the pace so far, and the budget."""
         elapsed = time.monotonic() - self.started
         share = self.done + progress.trials / max(progress.most_trials, 1)
@@ -134,7 +134,7 @@ def _cells(row: Tuned) -> list[str]:
     ]
 
 
-def _why_none(outcome: tuner.Outcome) -> str:
+def _why_none(outcome: job.Outcome) -> str:
     """Say why there is no winner to show."""
     if outcome.busy:
         return BUSY

@@ -28,7 +28,7 @@ from tritune.errors import TrituneError, not_allowed
 
 if TYPE_CHECKING:
     from tritune.cli._counting_store import CountingStore
-    from tritune.tuning.tuner import Settings
+    from tritune.tuning.job import Settings
     from tritune.workloads.tuning import Tuned
 
 
@@ -162,8 +162,8 @@ def _settings(
     effort: str, strategy: str | None, jobs: int | None, seed: int, budget: float | None
 ) -> Settings:
     from tritune.tuning.effort import EFFORTS
+    from tritune.tuning.job import Settings
     from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES
-    from tritune.tuning.tuner import Settings
 
     if effort not in EFFORTS:
         raise typer.BadParameter(not_allowed("effort", effort, EFFORTS))

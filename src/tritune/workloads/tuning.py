@@ -31,10 +31,11 @@ from tritune.targets.roofline import measure_peaks
 from tritune.tuning.autotune.recorded_calls import RecordedCall
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS, effort_named, whole_list
+from tritune.tuning.job import Job, Outcome, Progress, Settings
 from tritune.tuning.measure.environment import environment
 from tritune.tuning.search import Prior
-from tritune.tuning.tuner import Job, Outcome, Progress, Settings, begin_run, tune_case
-from tritune.tuning.workers.crew import Crew
+from tritune.tuning.tuner import begin_run, tune_case
+from tritune.tuning.workers.workers import Workers
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.problems.parse import types_of
 from tritune.workloads.tuning_from_pack import packed_job
@@ -62,7 +63,7 @@ def tune_problem(
     run: str,
     settings: Settings,
     watch: Callable[[Progress], None] = lambda progress: None,
-    crew: Crew | None = None,
+    workers: Workers | None = None,
     section: Section | None = None,
 ) -> Outcome:
     """Find the best config of an op for a problem on a device, and remember it.
@@ -74,7 +75,7 @@ def tune_problem(
     job = job_for(workload, problem, device, silicon, store)
     if section is not None:
         job = packed_job(job, section)
-    return tune_case(job, store, run, settings, watch, crew)
+    return tune_case(job, store, run, settings, watch, workers)
 
 
 def job_for(
@@ -116,14 +117,14 @@ def tune_all(
         return
     end = time.monotonic() + settings.budget_seconds
     run = begin_run(store, command, environment(settings))
-    with Crew(settings) as crew:
+    with Workers(settings) as workers:
         for done, (workload, problem) in enumerate(work):
             begin(workload, problem)
             share = max(end - time.monotonic(), 0.0) / (len(work) - done)
             here = replace(settings, budget_seconds=share)
             section = (sections or {}).get((workload.name, problem))
             outcome = tune_problem(
-                workload, problem, device, store, run, here, watch, crew, section
+                workload, problem, device, store, run, here, watch, workers, section
             )
             yield Tuned(workload, problem, outcome)
     for kernel in {workload.kernel.name: workload.kernel for workload, _ in work}.values():
@@ -180,7 +181,7 @@ def race_near_winners(
     store.add_device(silicon)
     end = time.monotonic() + RACES_SHARE * settings.budget_seconds
     run = begin_run(store, "races with near winners", environment(settings))
-    with Crew(settings) as crew:
+    with Workers(settings) as workers:
         for workload, problem in work:
             job = job_for(workload, problem, device, silicon, store)
             left = min(end - time.monotonic(), RACE_SECONDS)
@@ -189,7 +190,7 @@ def race_near_winners(
                 configs = [job.default, *listed]
                 quick = replace(settings, effort=whole_list(len(configs)), budget_seconds=left)
                 race = replace(job, points=Listed(configs), prior=())
-                tune_case(race, store, run, quick, crew=crew)
+                tune_case(race, store, run, quick, workers=workers)
 
 
 def near_winners(store: Store, job: Job) -> list[Config]:

@@ -17,8 +17,8 @@ from tritune.pack.here import sections_for
 from tritune.space import Listed
 from tritune.targets.device import target_of
 from tritune.targets.target import Target
+from tritune.tuning.job import Job
 from tritune.tuning.search import Prior
-from tritune.tuning.tuner import Job
 from tritune.workloads.catalog import WORKLOADS
 
 #: The weight of the pack's estimates beside measurements for near problems.

@@ -25,8 +25,8 @@ from tritune.targets.device import detect
 from tritune.tuning.autotune.decorator import autotune
 from tritune.tuning.autotune.triton_configs import config_of, points_of
 from tritune.tuning.autotune.tune_call import process_store
-from tritune.tuning.tuner import Outcome, Progress
-from tritune.tuning.workers import later
+from tritune.tuning.job import Outcome, Progress
+from tritune.tuning.workers import background
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def no_tuning(monkeypatch):
 def quick_tuning(monkeypatch):
     """A tuner that measures nothing: the last config of the list wins."""
 
-    def tune(job, store, run, settings, watch, crew):
+    def tune(job, store, run, settings, watch, workers):
         job.spec.open().run(job.default)  # in the arguments' copies
         *others, winner = job.points.configs()
         for config in (winner, *others):
@@ -252,12 +252,12 @@ def test_in_the_background_a_call_does_not_wait_and_a_later_one_has_the_winner(s
     kernel = autotune(blocks(16, 64), key=["n"])(scale)
     with mode("background"):
         assert call_scale(kernel) is kernel.configs[0]
-        later.wait()
+        background.wait()
         assert call_scale(kernel) is kernel.configs[1]
 
 
 def test_on_a_busy_machine_the_first_config_is_used_and_said_so(store, monkeypatch):
-    def tune(job, store, run, settings, watch, crew):
+    def tune(job, store, run, settings, watch, workers):
         watch(Progress(0, 3, {}, None, None, None, "waiting", holder=1234))
         return Outcome(job.task, None, 0, 0, {}, None, None, 0.0, busy=True)
 
@@ -301,13 +301,13 @@ def test_within_the_process_a_busy_machine_leaves_the_first_config(store, tmp_pa
     def hook(args):
         lock.locked()  # which keeps it from being sent to another process
 
-    def bench(call, quantiles):
+    def client(call, quantiles):
         begun = time.thread_time()
         while time.thread_time() < begun + 0.1:  # longer than a scheduler's slice
             call()
         return [1.0]
 
-    kernel = autotune(blocks(16, 64, pre_hook=hook), key=["n"], do_bench=bench)(scale)
+    kernel = autotune(blocks(16, 64, pre_hook=hook), key=["n"], do_bench=client)(scale)
     with beside_a_spinner(), pytest.warns(UserWarning, match="this machine is busy"):
         assert call_scale(kernel) is kernel.configs[0]
     with Store(tmp_path / "store.sqlite") as opened:

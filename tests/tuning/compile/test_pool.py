@@ -80,7 +80,7 @@ def test_a_pool_that_turns_to_another_case_keeps_its_processes(tmp_path):
         pool.submit([config()])
         before = pool.result(SECONDS)
         pid = worker.pid
-        pool.turn_to(CaseSpec(SPEC.factory, {"log": log}).to_json())
+        pool.switch_to(CaseSpec(SPEC.factory, {"log": log}).to_json())
         pool.submit([config()])
         after = pool.result(SECONDS)
         assert worker.pid == pid

@@ -17,7 +17,7 @@ from tritune.space import Listed
 from tritune.store import Store
 from tritune.store.verify import verify
 from tritune.tuning.measure import disturbance
-from tritune.tuning.measure.client import PATIENCE, Bench
+from tritune.tuning.measure.client import PATIENCE, MeasurementClient
 from tritune.tuning.measure.disturbance import RunDelay, disturbed, waited_ms
 from tritune.tuning.measure.timing import CpuStopwatch, Flush
 
@@ -95,10 +95,10 @@ def test_a_delay_counts_by_its_share_and_waking_a_thread_is_none() -> None:
 
 
 def test_what_is_disturbed_is_repeated_and_left_out() -> None:
-    with beside_a_spinner(), Bench(faulty.SPEC, timeout_seconds=60.0) as bench:
-        times = bench.time([LONG], rounds=1, keep=[LONG])
+    with beside_a_spinner(), MeasurementClient(faulty.SPEC, timeout_seconds=60.0) as client:
+        times = client.time([LONG], rounds=1, keep=[LONG])
         assert times == {LONG: [()] * PATIENCE}
-        assert bench.disturbed >= PATIENCE
+        assert client.disturbed >= PATIENCE
 
 
 def test_nothing_is_decided_on_a_busy_machine_and_the_next_run_tries_again(

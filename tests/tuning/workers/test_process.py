@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tritune.tuning.workers import process
-from tritune.tuning.workers.process import Answer, Death, Report, Worker, WorkerError
+from tritune.tuning.workers.process import Death, Reply, Report, Worker, WorkerError
 
 SERVICE = "tests.tuning.workers.services:Troublemaker"
 SECONDS = 20.0
@@ -35,7 +35,7 @@ def wait_for_end(pid: int) -> bool:
         os.close(handle)
 
 
-def events(worker: Worker) -> list[Report | Answer | Death]:
+def events(worker: Worker) -> list[Report | Reply | Death]:
     """What the worker says next, as soon as it does."""
     while not (found := list(worker.poll())):
         select.select([worker], [], [], SECONDS)
@@ -50,14 +50,14 @@ def test_a_worker_answers_with_its_service_and_keeps_its_process(worker):
 
 def test_a_worker_turns_to_something_else_in_the_same_process(worker):
     first = worker.call("whereabouts", {}, SECONDS)["pid"]
-    worker.turn_to({"greeting": "good night"})
+    worker.switch_to({"greeting": "good night"})
     assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good night Ada"
     assert worker.pid == first
 
 
 def test_what_a_worker_turned_to_outlives_its_process(worker):
     worker.call("greet", {"name": "Ada"}, SECONDS)
-    worker.turn_to({"greeting": "good night"})
+    worker.switch_to({"greeting": "good night"})
     assert isinstance(worker.call("segfault", {}, SECONDS), Death)
     assert worker.call("greet", {"name": "Ada"}, SECONDS) == "good night Ada"
 
@@ -65,7 +65,7 @@ def test_what_a_worker_turned_to_outlives_its_process(worker):
 def test_a_busy_worker_does_not_turn(worker):
     worker.post("greet", {"name": "Ada"}, SECONDS)
     with pytest.raises(WorkerError, match="busy"):
-        worker.turn_to({"greeting": "good night"})
+        worker.switch_to({"greeting": "good night"})
 
 
 def test_progress_arrives_before_the_answer_and_in_order(worker):
@@ -144,12 +144,12 @@ def test_memory_beyond_the_limit_is_refused_and_memory_below_it_is_not():
 
 def test_a_stopped_worker_stands_still_and_finishes_afterwards(worker):
     worker.call("greet", {"name": "first"}, SECONDS)
-    worker.stop()
+    worker.pause()
     _, status = os.waitpid(worker.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
     worker.post("greet", {"name": "late"}, SECONDS)
     assert not select.select([worker.fileno()], [], [], 0.05)[0]
-    worker.go_on()
+    worker.resume()
     (answer,) = events(worker)
     assert answer.value == "good day late"
 
@@ -159,10 +159,10 @@ def test_the_time_limit_does_not_run_while_a_worker_is_stopped(worker, monkeypat
     monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now))
     worker.post("loop_for_ever", {}, 10.0)
     assert events(worker) == [Report("the step that never ends")]
-    worker.stop()
+    worker.pause()
     now = 100.0
     assert list(worker.poll()) == []
-    worker.go_on()
+    worker.resume()
     now = 109.0
     assert list(worker.poll()) == []
     now = 111.0

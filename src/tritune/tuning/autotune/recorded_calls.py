@@ -40,7 +40,7 @@ from tritune.tuning.autotune.triton_configs import Candidates
 from tritune.tuning.autotune.tune_call import CallTask, job_of, kernel_of, settings_for
 
 if TYPE_CHECKING:
-    from tritune.tuning.tuner import Outcome, Progress, Settings
+    from tritune.tuning.job import Outcome, Progress, Settings
 
 _SUFFIX = ".call"
 #: The member that describes the others; its "format" changes when older files cannot be read.
@@ -167,12 +167,12 @@ def tune_recorded_calls(
     """Tune calls one after the other; what is in the store is not measured again."""
     from tritune.tuning.measure.environment import environment
     from tritune.tuning.tuner import begin_run, tune_case
-    from tritune.tuning.workers.crew import Crew
+    from tritune.tuning.workers.workers import Workers
 
     if not calls:
         return
     run = begin_run(store, command, environment(settings))
-    with Crew(settings) as crew:
+    with Workers(settings) as workers:
         for call in calls:
             begin(call, call.problem)
             task = call.call_task
@@ -180,7 +180,7 @@ def tune_recorded_calls(
                 job = job_of(task, written, store)
                 here = settings_for(task, written.nbytes)
                 roomy = here.memory_bytes <= settings.memory_bytes
-                shared = crew if roomy else None
+                shared = workers if roomy else None
                 yield call, tune_case(job, store, run, here, watch, shared)
 
 

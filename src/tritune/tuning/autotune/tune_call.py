@@ -34,8 +34,8 @@ from tritune.tuning.effort import EFFORTS, whole_list
 
 if TYPE_CHECKING:
     from tritune.tuning.autotune.in_process import Times
+    from tritune.tuning.job import Job, Progress, Settings
     from tritune.tuning.measure.statistics import Round
-    from tritune.tuning.tuner import Job, Progress, Settings
 
 #: Lists up to this long are tried from end to end, as Triton does; of a space or a longer list, as
 #: many configs as the effort says.
@@ -137,7 +137,7 @@ def tune_written(task: CallTask, written: WrittenCase, store: Store) -> TuningRe
     """Tune a call that is in a folder; None where no config works, or nothing could be decided."""
     # Programs whose winners are stored do without what a search needs.
     from tritune.tuning.tuner import tune_case
-    from tritune.tuning.workers.shared_crew import shared_crew
+    from tritune.tuning.workers.workers import shared_workers
 
     settings = settings_for(task, written.nbytes)
     run = _begin_run(store, settings)
@@ -147,8 +147,8 @@ def tune_written(task: CallTask, written: WrittenCase, store: Store) -> TuningRe
         if progress.stage == "waiting":
             warn_once(f"{name} waits for process {progress.holder}, which measures on this device")
 
-    with shared_crew(settings) as crew:
-        outcome = tune_case(job_of(task, written, store), store, run, settings, watch, crew)
+    with shared_workers(settings) as workers:
+        outcome = tune_case(job_of(task, written, store), store, run, settings, watch, workers)
     if outcome.busy:
         warn_once(
             f"this machine is busy: other processes disturbed what was measured of {name} for "
@@ -169,7 +169,7 @@ def tune_written(task: CallTask, written: WrittenCase, store: Store) -> TuningRe
 
 def job_of(task: CallTask, written: WrittenCase, store: Store) -> Job:
     """Return the tuner's job for a call that is in a folder."""
-    from tritune.tuning.tuner import Job
+    from tritune.tuning.job import Job
 
     device = detect(task.device)
     store.add_device(device)
@@ -219,9 +219,9 @@ def quantiles_ms(samples: Sequence[float]) -> list[float]:
 
 def settings_for(task: CallTask, nbytes: int) -> Settings:
     """Return how a call is tuned: a list from end to end, of more configs a few."""
+    from tritune.tuning.job import Settings
     from tritune.tuning.search import DEFAULT_STRATEGY
     from tritune.tuning.search.exhaustive import Exhaustive
-    from tritune.tuning.tuner import Settings
 
     effort, strategy = EFFORTS["quick"], DEFAULT_STRATEGY
     if task.exhaustive:

@@ -61,7 +61,7 @@ from tritune.tuning.autotune.tune_call import (
     written_call,
 )
 from tritune.tuning.measure.statistics import pooled
-from tritune.tuning.workers.later import later
+from tritune.tuning.workers.background import run_in_background
 from tritune.tuning.workers.process import WorkerError
 
 Reference: TypeAlias = "Mapping[str, torch.Tensor] | Callable[..., Any]"
@@ -286,7 +286,7 @@ class TunedKernel:
                 if result is not None:
                     self._settle(call, task.candidates.triton_config(result.winner.config))
 
-            later(tune)
+            run_in_background(tune)
         return self._settle(call, task.candidates.triton_config(point))
 
     def _record(self, task: CallTask, call: _Call) -> None:

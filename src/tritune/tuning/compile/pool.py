@@ -15,7 +15,7 @@ from typing import Any
 from tritune.space import Config
 from tritune.tuning.compile.builder import BuildResult
 from tritune.tuning.workers.failures import Failure
-from tritune.tuning.workers.process import TICK_SECONDS, Answer, Death, Report, Worker, WorkerError
+from tritune.tuning.workers.process import TICK_SECONDS, Death, Reply, Report, Worker, WorkerError
 
 #: Nobody looks so late unless the whole group of processes was stopped for a while.
 _SUSPENDED_SECONDS = 5.0
@@ -111,7 +111,7 @@ class CompilePool:
         while self._outstanding:
             yield self.result()
 
-    def turn_to(self, arguments: Mapping[str, Any]) -> None:
+    def switch_to(self, arguments: Mapping[str, Any]) -> None:
         """Compile for another case from now on; what was submitted before is forgotten."""
         with self._lock:
             self.cancel()
@@ -141,14 +141,14 @@ class CompilePool:
         with self._lock:
             self._paused = True
             for worker in self._running:
-                worker.stop()
+                worker.pause()
 
     def resume(self) -> None:
         """Let the workers go on."""
         with self._lock:
             self._paused = False
             for worker in self._running:
-                worker.go_on()
+                worker.resume()
         self._wake()
 
     def close(self) -> None:
@@ -214,11 +214,11 @@ class CompilePool:
                     self._results.put(error)
         while self._waiting and self._idle:
             group, worker = self._waiting.popleft(), self._idle.pop()
-            worker.turn_to(self._arguments)
+            worker.switch_to(self._arguments)
             worker.post("build", {"configs": list(group)}, self._timeout_seconds)
             self._running[worker] = group
 
-    def _take(self, worker: Worker, group: deque[Config], event: Report | Answer | Death) -> None:
+    def _take(self, worker: Worker, group: deque[Config], event: Report | Reply | Death) -> None:
         """Pass on what a worker tells of its group."""
         if isinstance(event, Report):
             group.popleft()

@@ -1,4 +1,4 @@
-"""Verifying and timing configs in a process that may die of it."""
+"""The client of the measuring process: it verifies and times configs, and may die of it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PATIENCE = 3
 _OPENING_SECONDS = 600.0
 
 
-class Bench:
-    """One measuring process for a case. A config that kills it loses its own trial, no other.
+class MeasurementClient:
+    """Has configs of a case measured in a process. One that kills it loses its own trial only.
 
-    `default` is the config whose results are the measure of the others, for a case that does not
-    know what to expect.
+    `default` is the config whose results the others must agree with, for a case that does not know
+    what to expect.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Bench:
         self._ran: set[Entry] = set()
         self._suspects: set[Entry] = set()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> MeasurementClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def turn_to(self, spec: CaseSpec, default: Config | None = None) -> None:
+    def switch_to(self, spec: CaseSpec, default: Config | None = None) -> None:
         """Measure another case from now on, in the same process if no config misbehaved there."""
         if self.failures:
             self._renew()
@@ -72,7 +72,7 @@ class Bench:
         self._expecting, self._default = False, default
         arguments = self._arguments(spec)
         Path(arguments["expected_path"]).unlink(missing_ok=True)
-        self._worker.turn_to(arguments)
+        self._worker.switch_to(arguments)
 
     def _arguments(self, spec: CaseSpec) -> dict[str, Any]:
         return {**spec.to_json(), "expected_path": str(Path(self._folder.name) / "expected.pt")}

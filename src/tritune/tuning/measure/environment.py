@@ -1,4 +1,4 @@
-"""Under which circumstances a run measures: kept with it, so that results can be judged later."""
+"""The circumstances of a run, stored with it so that its results can be judged later."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import triton
 from tritune._version import __version__
 
 if TYPE_CHECKING:
-    from tritune.tuning.tuner import Settings
+    from tritune.tuning.job import Settings
 
 
 def environment(settings: Settings) -> Mapping[str, Any]:
-    """Under which circumstances a run measures."""
+    """Return the circumstances in which a run measures."""
     return {
         "effort": settings.effort.name,
         "trials": settings.effort.trials,
@@ -31,7 +31,7 @@ def environment(settings: Settings) -> Mapping[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that a time may depend on."""
+    """Return the versions of everything that a time may depend on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -41,7 +41,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     value: Any
 
 
@@ -75,7 +75,7 @@ class Worker:
         self._timeout_seconds = 0.0
         #: When (by `time.monotonic`) the present step has begun, and when it has taken too long.
         self.began = self.deadline = 0.0
-        self._stopped_at: float | None = None
+        self._paused_at: float | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -111,7 +111,7 @@ class Worker:
             while True:
                 for event in self.poll():
                     if not isinstance(event, Report):
-                        return event.value if isinstance(event, Answer) else event
+                        return event.value if isinstance(event, Reply) else event
                     on_report(event.value)
                 wait([self.fileno()], min(TICK_SECONDS, max(0.0, self.deadline - time.monotonic())))
         except BaseException:
@@ -133,7 +133,7 @@ class Worker:
         self._busy = True
         self._begin_step()
 
-    def poll(self) -> Iterator[Report | Answer | Death]:
+    def poll(self) -> Iterator[Report | Reply | Death]:
         """Yield what has happened since the last call, without waiting.
 
         WorkerError if the service refuses, or if the process died before it took the request.
@@ -149,29 +149,29 @@ class Worker:
                 yield event
         if self._busy and (ended or child.closed):
             yield self._died(failure_of_exit(*child.kill()))
-        elif self._busy and self._stopped_at is None and time.monotonic() > self.deadline:
+        elif self._busy and self._paused_at is None and time.monotonic() > self.deadline:
             yield self._died(Failure("timeout", f"not done after {self._limit_seconds:g} s"))
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Halt the process where it is; its time limit waits."""
-        if self._child is not None and self._stopped_at is None:
-            self._stopped_at = time.monotonic()
+        if self._child is not None and self._paused_at is None:
+            self._paused_at = time.monotonic()
             self._child.signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Undo `stop`."""
-        if self._stopped_at is not None:
-            self.deadline += time.monotonic() - self._stopped_at
-            self._stopped_at = None
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if self._paused_at is not None:
+            self.deadline += time.monotonic() - self._paused_at
+            self._paused_at = None
             if self._child is not None:
                 self._child.signal(signal.SIGCONT)
 
-    def turn_to(self, arguments: Mapping[str, Any]) -> None:
+    def switch_to(self, arguments: Mapping[str, Any]) -> None:
         """Have the service made anew if its arguments are others, in the same process: to start
         another would cost seconds.
         """
         if self._busy:
-            raise WorkerError("a worker that is busy cannot turn to something else")
+            raise WorkerError("a worker that is busy cannot switch to another service")
         if arguments != self._arguments:
             self._arguments = dict(arguments)
             if self._child is not None:
@@ -181,7 +181,7 @@ class Worker:
         """End the process at once. The next request starts another."""
         if self._child is not None:
             self._child.kill()
-        self._child, self._busy, self._ready, self._stopped_at = None, False, False, None
+        self._child, self._busy, self._ready, self._paused_at = None, False, False, None
 
     @property
     def _limit_seconds(self) -> float:
@@ -198,7 +198,7 @@ class Worker:
         self._child.send(("start", (self._service, self._arguments, self._memory_bytes)))
         self._ready = False
 
-    def _event(self, kind: str, value: Any) -> Report | Answer | None:
+    def _event(self, kind: str, value: Any) -> Report | Reply | None:
         if kind == "report":
             if self._ready:
                 self._begin_step()
@@ -209,7 +209,7 @@ class Worker:
             return None
         self._busy = False
         if kind == "answer":
-            return Answer(value)
+            return Reply(value)
         if not self._ready:  # the service could not be made
             self.close()
         raise WorkerError(value)

@@ -1,4 +1,4 @@
-"""Work for idle time: one thing after the other, on a thread whose processes give way to others."""
+"""A queue of work for one background thread; its processes have a low priority."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def later(work: Callable[[], None]) -> None:
-    """Have something done when what was asked for before is done; the program's end drops it."""
+def run_in_background(work: Callable[[], None]) -> None:
+    """Queue work; what is not done when the program ends is dropped."""
     global _thread
     _waiting.put(work)
     with _lock:
         if _thread is None:
-            _thread = threading.Thread(target=_work, daemon=True, name="tritune-later")
+            _thread = threading.Thread(target=_work, daemon=True, name="tritune-background")
             _thread.start()
 
 
 def wait() -> None:
-    """Come back when everything that was asked for is done."""
+    """Wait until all queued work is done."""
     _waiting.join()
 
 
