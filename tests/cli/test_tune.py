@@ -117,7 +117,7 @@ def test_a_run_that_waits_says_so_once(capsys: pytest.CaptureFixture[str]) -> No
         (("--effort", "ful"), "effort 'ful' (did you mean full?), allowed: quick, normal, full"),
         (("--suite", "norm"), "no suite 'norm' (did you mean norms?)"),
         (("--dtype", "flot32"), "dtype is flot32 (did you mean float32?)"),
-        (("--strategy", "loacl"), "strategy 'loacl' (did you mean local?)"),
+        (("--strategy", "radnom"), "strategy 'radnom' (did you mean random?)"),
         (("--recorded",), "no problem is recorded for cpu in "),
         (("linear", "--suite", "norms"), "there is no problem of linear in what was asked for"),
         (("--device", "cdua"), "device 'cdua' (did you mean cuda?), allowed: cpu, cuda, cuda:N"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.tuning.search.made import EVERY, OPTIMUM, Huge, Search, easy_ms
@@ -85,14 +83,6 @@ def test_a_config_from_outside_the_space_may_be_told(name: str) -> None:
     assert set(search.run(10**6, 4)) == set(SMALL)
 
 
-@pytest.mark.parametrize(("name", "trials"), [("local", 100), ("evolutionary", 250)])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_optimum_of_an_easy_space_is_found(name: str, trials: int, seed: int) -> None:
-    search = Search(name, seed=seed)
-    search.run(trials)
-    assert search.best() == OPTIMUM
-
-
 @every_strategy
 def test_a_space_too_large_to_list_is_searched(name: str) -> None:
     asked = Search(name, Huge(), lambda c: float(sum(map(int, c.as_kwargs().values())))).run(30, 10)
@@ -134,11 +124,3 @@ def test_random_depends_on_the_seed() -> None:
 def test_random_learns_nothing() -> None:
     upside_down = Search("random", time_of=lambda config: 1 / easy_ms(config), seed=1).run(50)
     assert upside_down == Search("random", seed=1).run(50)
-
-
-def test_local_goes_along_one_parameter_at_a_time() -> None:
-    asked = Search("local", seed=random.Random(1).randrange(9)).run(4)
-    start = asked[0].as_kwargs()
-    for config in asked[1:3]:
-        changed = [name for name, value in config.values if start[name] != value]
-        assert len(changed) == 1
