@@ -32,13 +32,14 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.recorded_winners import TILE, RecordedWinner, winners
 from benchmarks.screening import ATTENTION, whole_or_count
-from benchmarks.screening import subject_for as kind_of_code
+from benchmarks.screening import task_for as kind_of_code
 from benchmarks.timing import at_least_one
 
 from tritune.kernels.attention import AttentionProblem
-from tritune.screening.screen import Screened, Subject, screen
-from tritune.screening.verdict import BUDGET_OPTIONS, binary_facts, register_budget
-from tritune.screening.works.attention import attention_work
+from tritune.screening.launch_work.attention import attention_work
+from tritune.screening.rejection import BUDGET_OPTIONS, binary_facts, register_budget
+from tritune.screening.screen import Screened, screen
+from tritune.screening.task import ScreeningTask
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.limits import Limits, limits_of
@@ -51,7 +52,7 @@ BEST, GOOD = 0.20, 1 / 3
 Tile = tuple[int, ...]
 
 
-def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None = None) -> Subject:
+def task_for(kind: tuple[Any, ...], blocks: Sequence[int] | None = None) -> ScreeningTask:
     """All tiles for one kind of code, or those of some blocks, at the default's other values."""
     whole = kind_of_code(*kind)
     fixed: dict[str, Any] = {
@@ -62,12 +63,12 @@ def subject_for(kind: tuple[Any, ...], blocks: Sequence[int] | None = None) -> S
     return replace(whole, space=ATTENTION.kernel.space.restricted(**fixed))
 
 
-def configs_of(subject: Subject, budgets: str) -> list[Config]:
+def configs_of(task: ScreeningTask, budgets: str) -> list[Config]:
     """The tiles, each with its largest register budget or with all of them."""
-    limits = limits_of(subject.target)
+    limits = limits_of(task.target)
     largest: dict[frozenset[Any], Config] = {}
     # Of equal budgets, the first is the compiler's own.
-    for config in (everything := list(subject.points.configs())):
+    for config in (everything := list(task.points.configs())):
         tile = frozenset(item for item in config.values if item[0] not in BUDGET_OPTIONS)
         best = largest.setdefault(tile, config)
         if (register_budget(config, limits) or 0) > (register_budget(best, limits) or 0):
@@ -97,14 +98,15 @@ def place_of(
     points = ATTENTION.kernel.space.on(winner.target.family, winner.target.arch, problem.fields())
     seconds: dict[Tile, float] = {}
     left: set[Tile] = set()
-    for config, verdict in screened.verdicts.items():
-        if verdict.reason not in (None, "duplicate") or not _fits(config, points):
+    for config in screened.rejections:
+        reason = screened.reason(config)
+        if reason not in (None, "duplicate") or not _fits(config, points):
             continue
         tile = _tile(config)
         guess = _seconds(problem, config, screened.builds[config].facts, limits)
         seconds[tile] = min(guess, seconds.get(tile, guess))
         # Of the tiles that were not drawn, this winner's counts, but not the others'.
-        if verdict.reason is None and (tile in drawn or tile == winner.tile):
+        if reason is None and (tile in drawn or tile == winner.tile):
             left.add(tile)
     if winner.tile not in seconds:
         return None, len(left)
@@ -148,11 +150,11 @@ def ranked_winners(
         by_kind[winner.kind].append(winner)
     found: dict[str, list[float | None]] = {}
     for kind, mine in sorted(by_kind.items(), key=lambda item: str(item[0])):
-        subject = subject_for(kind, options.blocks)
-        configs = configs_of(subject, options.budgets)
+        task = task_for(kind, options.blocks)
+        configs = configs_of(task, options.budgets)
         some, tiles = some_of(configs, options.space), {winner.tile for winner in mine}
         only = [*some, *(config for config in configs if _tile(config) in tiles)]
-        screened = screen(subject, store, jobs=options.jobs, only=list(dict.fromkeys(only)))
+        screened = screen(task, store, jobs=options.jobs, only=list(dict.fromkeys(only)))
         drawn = set(map(_tile, some))
         places = [place_of(winner, screened, drawn) for winner in mine]
         label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"

@@ -36,9 +36,9 @@ from benchmarks.recorded_winners import RecordedWinner, winners
 from benchmarks.timing import at_least_one
 
 from tritune.screening.candidates import candidates, family
+from tritune.screening.capture import absent_device, launches_of, triton_target
 from tritune.screening.screen import Screened, screen
-from tritune.screening.sources import pretending, sources_of, triton_target
-from tritune.screening.subject import Subject
+from tritune.screening.task import ScreeningTask
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.target import Target
@@ -53,9 +53,9 @@ ORDERS = ("PACK_HEADS", "MASKED_FIRST", "HEADS_INSIDE", "LAST_TILE_FIRST")
 PARTS = 4
 
 
-def subject_for(
+def task_for(
     target: Target, dtype: str, head_size: int, causal: bool, orders: bool = False
-) -> Subject:
+) -> ScreeningTask:
     """The whole space for one kind of code; of a problem that is long enough for every tile."""
     problem = ATTENTION.parse(
         f"queries=4096 keys=4096 dtype={dtype} head_size={head_size} causal={causal}"
@@ -65,7 +65,7 @@ def subject_for(
     space = kernel.space
     if not orders:
         space = space.restricted(**{name: default[name] for name in ORDERS})
-    return Subject(ATTENTION, problem, target, space)
+    return ScreeningTask(ATTENTION, problem, target, space)
 
 
 def screen_targets(options: argparse.Namespace) -> dict[str, Any]:
@@ -78,17 +78,17 @@ def screen_targets(options: argparse.Namespace) -> dict[str, Any]:
     with Store(options.store) as store:
         for name in options.targets:
             target = Target.parse(name)
-            subject = subject_for(target, "float16", 128, True, options.orders)
-            screened = screen(subject, store, options.space, options.jobs)
+            task = task_for(target, "float16", 128, True, options.orders)
+            screened = screen(task, store, options.space, options.jobs)
             found[name] = document(screened)
             options.say(row_of(name, found[name]))
     return found
 
 
 def document(screened: Screened) -> dict[str, Any]:
-    subject = screened.subject
-    whole = subject.workload.kernel.space.on(
-        subject.target.family, subject.target.arch, subject.problem.fields()
+    task = screened.task
+    whole = task.workload.kernel.space.on(
+        task.target.family, task.target.arch, task.problem.fields()
     )
     seconds = screened.compile_seconds
     return {
@@ -118,16 +118,16 @@ def screen_winners(options: argparse.Namespace) -> dict[str, Any]:
     screened = left = 0
     with Store(options.store) as store:
         for kind in sorted({w.kind for w in recorded}, key=str):
-            subject = subject_for(*kind)
+            task = task_for(*kind)
             mine = [winner for winner in distinct.values() if winner.kind == kind]
-            some = candidates(subject.points, options.space, subject.default)
+            some = candidates(task.points, options.space, task.default)
             # Both at once, so that processes start once; what follows finds it in the store.
-            as_recorded = [config for config in map(subject_config(subject), mine) if config]
-            screen_only(subject, [*as_recorded, *some], store, options.jobs)
-            found = fates(subject, mine, store, options.jobs)
+            as_recorded = [config for config in map(task_config(task), mine) if config]
+            screen_only(task, [*as_recorded, *some], store, options.jobs)
+            found = fates(task, mine, store, options.jobs)
             changed += found["changed"]
             lost += found["lost"]
-            sample = screen_only(subject, some, store, options.jobs)
+            sample = screen_only(task, some, store, options.jobs)
             label = f"{kind[0]} {kind[1]} head {kind[2]}{' causal' if kind[3] else ''}"
             dropped[label] = 1 - len(sample.left) / sample.candidates
             screened, left = screened + sample.candidates, left + len(sample.left)
@@ -156,13 +156,15 @@ def screen_winners(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def screen_only(subject: Subject, configs: Iterable[Config], store: Store, jobs: int) -> Screened:
-    return screen(subject, store, jobs=jobs, only=list(dict.fromkeys(configs)))
+def screen_only(
+    task: ScreeningTask, configs: Iterable[Config], store: Store, jobs: int
+) -> Screened:
+    return screen(task, store, jobs=jobs, only=list(dict.fromkeys(configs)))
 
 
-def subject_config(subject: Subject) -> Callable[[RecordedWinner], Config | None]:
+def task_config(task: ScreeningTask) -> Callable[[RecordedWinner], Config | None]:
     """What makes a winner a candidate, as it was recorded; None where the space has no such one."""
-    points, default = subject.points, subject.default.as_kwargs()
+    points, default = task.points, task.default.as_kwargs()
 
     def config_of(winner: RecordedWinner) -> Config | None:
         values = {**default, **dict(winner.values)}
@@ -173,18 +175,18 @@ def subject_config(subject: Subject) -> Callable[[RecordedWinner], Config | None
 
 
 def fates(
-    subject: Subject, mine: Sequence[RecordedWinner], store: Store, jobs: int
+    task: ScreeningTask, mine: Sequence[RecordedWinner], store: Store, jobs: int
 ) -> dict[str, list[str]]:
     """Winners that survive with another register budget only, and those that do not at all.
 
     What is the same as a config that is left survives.
     """
     found: dict[str, list[str]] = {"changed": [], "lost": []}
-    reasons = _reasons(subject, list(map(subject_config(subject), mine)), store, jobs)
+    reasons = _reasons(task, list(map(task_config(task), mine)), store, jobs)
     dropped = [winner for winner, why in zip(mine, reasons, strict=True) if why]
     for winner in dropped:
-        relatives = relatives_of(subject, winner)
-        why = set(_reasons(subject, relatives, store, jobs)) if relatives else {"not in the space"}
+        relatives = relatives_of(task, winner)
+        why = set(_reasons(task, relatives, store, jobs)) if relatives else {"not in the space"}
         fate = "changed" if None in why else "lost"
         words = ", ".join(sorted(str(each) for each in why if each is not None))
         found[fate].append(f"{winner.kind[0]} {winner.kind[1]} {dict(winner.values)}: {words}")
@@ -192,19 +194,19 @@ def fates(
 
 
 def _reasons(
-    subject: Subject, configs: Sequence[Config | None], store: Store, jobs: int
+    task: ScreeningTask, configs: Sequence[Config | None], store: Store, jobs: int
 ) -> list[str | None]:
     """Why each is dropped; None for what survives."""
     known = [config for config in configs if config is not None]
-    verdicts = screen_only(subject, known, store, jobs).verdicts if known else {}
-    why = [verdicts[each].reason if each else "not in the space" for each in configs]
+    screened = screen_only(task, known, store, jobs)
+    why = [screened.reason(each) if each else "not in the space" for each in configs]
     return [None if reason == "duplicate" else reason for reason in why]
 
 
-def relatives_of(subject: Subject, winner: RecordedWinner) -> list[Config]:
+def relatives_of(task: ScreeningTask, winner: RecordedWinner) -> list[Config]:
     """The candidates with a winner's parameters: as it was recorded, and with other budgets."""
-    values = {**subject.default.as_kwargs(), **dict(winner.values)}
-    points = subject.points
+    values = {**task.default.as_kwargs(), **dict(winner.values)}
+    points = task.points
     config = Config.of(**{name: values[name] for name in points.parameters})
     return [each for each in family(config, points) if each in points]
 
@@ -212,17 +214,17 @@ def relatives_of(subject: Subject, winner: RecordedWinner) -> list[Config]:
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of compiling one by one and of screening, for the same candidates."""
     target = Target.parse(options.targets[0])
-    subject = subject_for(target, "float16", 128, True, options.orders)
-    configs = candidates(subject.points, options.compare, subject.default)
+    task = task_for(target, "float16", 128, True, options.orders)
+    configs = candidates(task.points, options.compare, task.default)
     size = -(-len(configs) // PARTS)
     totals = {"one by one": 0.0, "screening": 0.0}
     with tempfile.TemporaryDirectory(prefix="tritune-screening-") as folder:
         for start in range(0, len(configs), size):
             part = configs[start : start + size]
-            totals["one by one"] += one_by_one(subject, part, Path(folder) / f"cache-{start}")
+            totals["one by one"] += one_by_one(task, part, Path(folder) / f"cache-{start}")
             began = time.perf_counter()
             with Store(Path(folder) / f"{start}.sqlite") as store:
-                screen(subject, store, jobs=options.jobs, only=part)
+                screen(task, store, jobs=options.jobs, only=part)
             totals["screening"] += time.perf_counter() - began
             done = start + len(part)
             options.say(f"{done} of {len(configs)}: {shares(totals)}")
@@ -234,18 +236,18 @@ def shares(totals: dict[str, float]) -> str:
     return ", ".join(words) + f", {totals['screening'] / totals['one by one']:.1%} of the time"
 
 
-def one_by_one(subject: Subject, configs: Sequence[Config], cache: Path) -> float:
+def one_by_one(task: ScreeningTask, configs: Sequence[Config], cache: Path) -> float:
     """Seconds of compiling configs as a launch on the target would."""
-    inputs = ATTENTION.empty_inputs(subject.problem)
+    inputs = ATTENTION.empty_inputs(task.problem)
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     began = time.perf_counter()
     for config in configs:
-        with pretending(subject.target):
-            sources = sources_of(ATTENTION, inputs, config)
+        with absent_device(task.target):
+            sources = launches_of(ATTENTION, inputs, config)
         for source in sources:
             try:
                 triton.compile(
-                    source.ast, target=triton_target(subject.target), options=vars(source.options)
+                    source.ast, target=triton_target(task.target), options=vars(source.options)
                 )
             except Exception as error:
                 print(f"{config}: {type(error).__name__}", file=sys.stderr)

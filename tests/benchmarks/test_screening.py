@@ -33,7 +33,7 @@ def test_compiling_one_by_one_takes_its_time(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_winner_that_cannot_work_is_lost_and_one_that_can_is_not(tmp_path: Path) -> None:
-    subject = screening.subject_for(Target.parse("cuda:80"), "float16", 128, True)
+    task = screening.task_for(Target.parse("cuda:80"), "float16", 128, True)
 
     def winner(**values: int) -> recorded_winners.RecordedWinner:
         tile = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1, **values}
@@ -44,12 +44,12 @@ def test_a_winner_that_cannot_work_is_lost_and_one_that_can_is_not(tmp_path: Pat
 
     good, strange = winner(), winner(num_stages=9)
     with Store(tmp_path / "store.sqlite") as store:
-        found = screening.fates(subject, [good, strange], store, jobs=1)
+        found = screening.fates(task, [good, strange], store, jobs=1)
         [lost] = found["lost"]
         assert "not in the space" in lost and "'num_stages': 9" in lost
         assert not found["changed"]
-        [config] = map(screening.subject_config(subject), [good])
-        assert screen(subject, store, only=[config], jobs=1).new_builds == 0
+        [config] = map(screening.task_config(task), [good])
+        assert screen(task, store, only=[config], jobs=1).new_builds == 0
 
 
 @pytest.mark.parametrize("option", ["--compare", "--space", "--jobs"])

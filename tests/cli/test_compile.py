@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tritune.cli.compile import _subjects
+from tritune.cli.compile import _tasks
 from tritune.targets.target import Target
 
 PROBLEM = "rows=16 columns=512 dtype=float32"
@@ -106,12 +106,12 @@ def test_a_gpu_is_screened_for_without_one_and_a_second_run_compiles_nothing(
 
 def test_a_models_problems_have_the_dtype_it_is_served_in(tmp_path: Path) -> None:
     targets = [Target.parse("cuda:80"), Target.parse("hip:gfx942"), Target.parse("cpu:generic")]
-    subjects = _subjects("rms_norm", [], "llama-3-8b", None, "quick", targets)
-    kinds = {(each.target.family, each.problem.dtype) for each in subjects}
+    tasks = _tasks("rms_norm", [], "llama-3-8b", None, "quick", targets)
+    kinds = {(each.target.family, each.problem.dtype) for each in tasks}
     assert kinds == {("cuda", "bfloat16"), ("hip", "bfloat16"), ("cpu", "float32")}
-    more = _subjects("rms_norm", [], "llama-3-8b", "float16", "normal", targets[:1])
+    more = _tasks("rms_norm", [], "llama-3-8b", "float16", "normal", targets[:1])
     assert {each.problem.dtype for each in more} == {"float16"}
-    assert len(more) > len(subjects) / 3
+    assert len(more) > len(tasks) / 3
 
 
 def test_a_config_is_explained(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import triton
 
 from tests.golden import hashes
-from tritune.screening.sources import pretending, sources_of
+from tritune.screening.capture import absent_device, launches_of
 from tritune.screening.staged import StagedCompiler
 from tritune.targets.binary.same_code import code_digest
 from tritune.targets.target import Target
@@ -60,8 +60,8 @@ def summary(op: str, fields: Mapping[str, Any], target: Target) -> str:
     problem = workload.problem(**fields)
     config = workload.kernel.default(problem, target.family, target.arch)
     compiler, inputs = StagedCompiler(target), workload.empty_inputs(problem)
-    with pretending(target):
-        compiled = [compiler.compile(source) for source in sources_of(workload, inputs, config)]
+    with absent_device(target):
+        compiled = [compiler.compile(source) for source in launches_of(workload, inputs, config)]
     return " ".join(code_digest(each.kernel)[:16] for each in compiled)
 
 

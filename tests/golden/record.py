@@ -45,7 +45,7 @@ PROBLEMS_WITH_SAMPLES = 4
 
 def kernels() -> Iterator[corpus.Entry]:
     """Record tritune's kernels."""
-    from tritune.screening.sources import pretending, sources_of
+    from tritune.screening.capture import absent_device, launches_of
     from tritune.targets.target import Target
     from tritune.workloads.catalog import workload_named
     from tritune.workloads.problems.suites import suite
@@ -64,8 +64,8 @@ def kernels() -> Iterator[corpus.Entry]:
             found = space.sample(SAMPLED, random.Random(str(problem)))
             configs |= {f"sample{number}": config for number, config in enumerate(found)}
         for what, config in configs.items():
-            with pretending(target):
-                for source in sources_of(workload, inputs, config):
+            with absent_device(target):
+                for source in launches_of(workload, inputs, config):
                     name = f"{op}/{source.ast.name}.{what}.{getattr(problem, 'dtype', '')}"
                     yield corpus.Entry(name, _ttir(source), _options(source.options))
 

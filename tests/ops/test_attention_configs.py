@@ -17,7 +17,7 @@ from tritune.kernels.attention import KERNEL, SPACE, AttentionProblem, default_c
 from tritune.ops import attention as op
 from tritune.ops.attention import attention, attention_varlen
 from tritune.policy import forced
-from tritune.screening.verdict import register_budget
+from tritune.screening.rejection import register_budget
 from tritune.space import Config
 from tritune.targets.limits import limits_of
 from tritune.targets.target import Target

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tritune.screening.candidates import GROUP_SIZE, candidates, groups
-from tritune.screening.verdict import register_budget
+from tritune.screening.rejection import register_budget
 from tritune.space import Config, Points
 from tritune.targets.limits import limits_of
 from tritune.targets.target import Target

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tritune.errors import TrituneError
-from tritune.screening.screen import Screened, Watched, screen
-from tritune.screening.subject import Subject
+from tritune.screening.screen import Screened, ScreeningProgress, screen
+from tritune.screening.task import ScreeningTask
 from tritune.space import Config
 from tritune.store import Store
 from tritune.targets.target import Target
@@ -40,17 +40,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    return Subject(ATTENTION, PROBLEM, A100)
+def task() -> ScreeningTask:
+    return ScreeningTask(ATTENTION, PROBLEM, A100)
 
 
 @pytest.fixture(scope="module")
-def screened(store: Store, subject: Subject) -> Screened:
-    return screen(subject, store, only=CONFIGS, jobs=1)
+def screened(store: Store, task: ScreeningTask) -> Screened:
+    return screen(task, store, only=CONFIGS, jobs=1)
 
 
-def test_each_candidate_has_a_verdict(screened: Screened) -> None:
-    reasons = {config: screened.verdicts[config].reason for config in CONFIGS}
+def test_each_candidate_is_rejected_or_worth_measuring(screened: Screened) -> None:
+    reasons = {config: screened.reason(config) for config in CONFIGS}
     assert reasons[DEFAULT] is None
     assert reasons[IMPOSSIBLE] == "out_of_resources"
     assert reasons[REFUSED] == "compile_error"
@@ -73,36 +73,36 @@ def test_what_is_left_is_in_the_order_of_the_models_estimates(screened: Screened
     assert estimates == sorted(estimates)
 
 
-def test_nothing_is_compiled_twice(screened: Screened, store: Store, subject: Subject) -> None:
-    again = screen(subject, store, only=CONFIGS, jobs=1)
+def test_nothing_is_compiled_twice(screened: Screened, store: Store, task: ScreeningTask) -> None:
+    again = screen(task, store, only=CONFIGS, jobs=1)
     assert again.new_builds == 0
-    assert again.verdicts == screened.verdicts
+    assert again.rejections == screened.rejections
     assert again.left == screened.left
 
 
-def test_no_candidates_are_not_all_candidates(store: Store, subject: Subject) -> None:
-    nothing = screen(subject, store, only=[], jobs=1)
+def test_no_candidates_are_not_all_candidates(store: Store, task: ScreeningTask) -> None:
+    nothing = screen(task, store, only=[], jobs=1)
     assert nothing.candidates == nothing.new_builds == 0
 
 
-def test_an_interrupted_screening_goes_on(tmp_path: Path, subject: Subject) -> None:
+def test_an_interrupted_screening_goes_on(tmp_path: Path, task: ScreeningTask) -> None:
     configs = [DEFAULT, changed(num_warps=2), changed(num_warps=1)]
 
-    def interrupt(watched: Watched) -> None:
+    def interrupt(progress: ScreeningProgress) -> None:
         raise KeyboardInterrupt
 
     with Store(tmp_path / "store.sqlite") as store:
         with pytest.raises(KeyboardInterrupt):
-            screen(subject, store, only=configs, jobs=1, watch=interrupt)
-        assert screen(subject, store, only=configs, jobs=1).new_builds == len(configs) - 1
+            screen(task, store, only=configs, jobs=1, watch=interrupt)
+        assert screen(task, store, only=configs, jobs=1).new_builds == len(configs) - 1
 
 
-def test_a_disk_that_fails_is_not_the_configs_fault(tmp_path: Path, subject: Subject) -> None:
+def test_a_disk_that_fails_is_not_the_configs_fault(tmp_path: Path, task: ScreeningTask) -> None:
     (tmp_path / "file").write_text("where a folder should be")
     with Store(tmp_path / "store.sqlite") as store:
         with pytest.raises(TrituneError, match="screening had to stop"):
-            screen(subject, store, only=[DEFAULT], jobs=1, keep=tmp_path / "file" / "parts")
-        assert screen(subject, store, only=[DEFAULT], jobs=1).new_builds == 1
+            screen(task, store, only=[DEFAULT], jobs=1, keep=tmp_path / "file" / "parts")
+        assert screen(task, store, only=[DEFAULT], jobs=1).new_builds == 1
 
 
 def test_the_facts_are_kept_with_the_build(screened: Screened) -> None:
@@ -111,5 +111,5 @@ def test_the_facts_are_kept_with_the_build(screened: Screened) -> None:
     assert facts["shared_bytes"] > 0 and facts["num_warps"] == DEFAULT["num_warps"]
 
 
-def test_a_config_can_be_named_by_what_differs_from_the_default(subject: Subject) -> None:
-    assert subject.config("BLOCK_N=32 PRE_LOAD_V=true") == changed(BLOCK_N=32, PRE_LOAD_V=True)
+def test_a_config_can_be_named_by_what_differs_from_the_default(task: ScreeningTask) -> None:
+    assert task.config("BLOCK_N=32 PRE_LOAD_V=true") == changed(BLOCK_N=32, PRE_LOAD_V=True)

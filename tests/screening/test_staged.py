@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import triton
 
-from tritune.screening.sources import pretending, sources_of, triton_target
+from tritune.screening.capture import absent_device, launches_of, triton_target
 from tritune.screening.staged import StagedCompiler
 from tritune.space import Config
 from tritune.targets.binary.same_code import code_digest
@@ -52,9 +52,9 @@ def test_a_binary_is_the_one_that_triton_compiles(name: str, fresh_triton_cache:
     default = ATTENTION.kernel.default(PROBLEM, target.family, target.arch).as_kwargs()
     compiler = StagedCompiler(target)
     for options in VARIANTS[name]:
-        with pretending(target):
+        with absent_device(target):
             config = Config.of(**{**default, **options})
-            [source] = sources_of(ATTENTION, inputs, config)
+            [source] = launches_of(ATTENTION, inputs, config)
         staged = compiler.compile(source)
         whole = triton.compile(
             source.ast, target=triton_target(target), options=vars(source.options)
@@ -84,8 +84,8 @@ def test_the_assembler_runs_once_for_the_same_code(fresh_triton_cache: str) -> N
     tile = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
     for early in (False, True):
         config = Config.of(**{**default, **tile, "PRE_LOAD_V": early})
-        with pretending(target):
-            [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(problem), config)
+        with absent_device(target):
+            [source] = launches_of(ATTENTION, ATTENTION.empty_inputs(problem), config)
         staged = compiler.compile(source)
         whole = triton.compile(
             source.ast, target=triton_target(target), options=vars(source.options)
@@ -112,9 +112,9 @@ def test_what_failed_before_registers_mattered_fails_at_once_with_others(name: s
     option = "maxnreg" if target.family == "cuda" else "waves_per_eu"
     default = ATTENTION.kernel.default(PROBLEM, target.family, target.arch).as_kwargs()
     for value in (128, 255) if option == "maxnreg" else (1, 2):
-        with pretending(target):
+        with absent_device(target):
             config = Config.of(**{**default, option: value})
-            [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), config)
+            [source] = launches_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), config)
         with pytest.raises(Enough):
             compiler.compile(source, inspect)
     assert compiler.stages_run["llir"] == 1
@@ -123,9 +123,9 @@ def test_what_failed_before_registers_mattered_fails_at_once_with_others(name: s
 def test_what_was_compiled_is_not_compiled_again() -> None:
     target = Target.parse("cuda:80")
     compiler = StagedCompiler(target)
-    with pretending(target):
+    with absent_device(target):
         default = ATTENTION.kernel.default(PROBLEM, "cuda", 80)
-        [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default)
+        [source] = launches_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default)
     assert compiler.compile(source) is compiler.compile(source)
     assert compiler.stages_run["cubin"] == 1
 
@@ -140,9 +140,9 @@ def test_who_inspects_can_end_a_compilation() -> None:
 
     target = Target.parse("cuda:80")
     compiler = StagedCompiler(target)
-    with pretending(target):
+    with absent_device(target):
         default = ATTENTION.kernel.default(PROBLEM, "cuda", 80)
-        [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default)
+        [source] = launches_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default)
     with pytest.raises(Enough):
         compiler.compile(source, inspect)
     assert "cubin" not in compiler.stages_run

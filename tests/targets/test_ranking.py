@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tritune.screening.works import work_of
+from tritune.screening.launch_work import work_of
 from tritune.targets.binary import BinaryFacts
 from tritune.targets.limits import limits_of
 from tritune.targets.ranking import LaunchWork, Phase, estimate, explain

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tritune.screening.capture import absent_device, launches_of
 from tritune.screening.service import known_limits
-from tritune.screening.sources import pretending, sources_of
 from tritune.screening.staged import StagedCompiler
 from tritune.space import Config
 from tritune.targets.binary.same_code import code_digest
@@ -69,8 +69,8 @@ def test_a_config_that_needs_too_much_shared_memory_is_out_of_resources() -> Non
 def test_what_is_compiled_without_the_gpu_is_what_the_gpu_would_launch() -> None:
     target = target_of(gpu())
     [launch] = open_case("attention", PROBLEM.fields(), str(gpu())).compile(default())
-    with pretending(target):
-        [source] = sources_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default())
+    with absent_device(target):
+        [source] = launches_of(ATTENTION, ATTENTION.empty_inputs(PROBLEM), default())
     staged = StagedCompiler(target).compile(source)
     assert staged.key == launch.compiled.hash
     assert code_digest(staged.kernel) == code_digest(launch.compiled.kernel)

@@ -12,8 +12,8 @@ from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from tritune.cli import _terminal
 
 if TYPE_CHECKING:
-    from tritune.screening.screen import Screened, Watched
-    from tritune.screening.subject import Subject
+    from tritune.screening.screen import Screened, ScreeningProgress
+    from tritune.screening.task import ScreeningTask
 
 _COUNTS = ("candidates", "compiled", "impossible", "failed", "spilling", "duplicate", "left")
 
@@ -21,23 +21,23 @@ _COUNTS = ("candidates", "compiled", "impossible", "failed", "spilling", "duplic
 class Display(_terminal.Display):
     """Show the progress of each screening."""
 
-    def __init__(self, subjects: int, quiet: bool) -> None:
+    def __init__(self, tasks: int, quiet: bool) -> None:
         note = TextColumn("{task.fields[note]}")
-        super().__init__(subjects, quiet, MofNCompleteColumn(), TimeRemainingColumn(), note)
+        super().__init__(tasks, quiet, MofNCompleteColumn(), TimeRemainingColumn(), note)
         self.bar = self.bars.add_task("", total=None, note="")
 
-    def begin(self, subject: Subject) -> None:
-        words = f"{subject.target} {subject.workload.name} {_terminal.describe(subject.problem)}"
+    def begin(self, task: ScreeningTask) -> None:
+        words = f"{task.target} {task.workload.name} {_terminal.describe(task.problem)}"
         self.bars.reset(self.bar, description=escape(words[:60]), note="")
 
-    def update(self, watched: Watched) -> None:
-        dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(watched.rejected.items()))
-        self.bars.update(self.bar, completed=watched.done, total=watched.total, note=dropped)
+    def update(self, progress: ScreeningProgress) -> None:
+        dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(progress.rejected.items()))
+        self.bars.update(self.bar, completed=progress.done, total=progress.total, note=dropped)
 
     def end(self, screened: Screened) -> None:
-        subject, left = screened.subject, len(screened.left)
+        task, left = screened.task, len(screened.left)
         self.finish(
-            f"{subject.target} {subject.workload.name}: {left} of {screened.candidates} left, "
+            f"{task.target} {task.workload.name}: {left} of {screened.candidates} left, "
             f"{screened.seconds:.1f} s"
         )
 
@@ -53,7 +53,7 @@ def show(found: Sequence[Screened]) -> None:
         best = each.left[0] if each.left else None
         if best is not None and best.estimate_ms is not None:
             console.print(
-                f"{each.subject.target}: most promising {escape(str(best.config))} "
+                f"{each.task.target}: most promising {escape(str(best.config))} "
                 f"(estimated {best.estimate_ms:.3f} ms)"
             )
 
@@ -75,5 +75,5 @@ def _cells(each: Screened) -> list[str]:
         rejected["duplicate"],
         len(each.left),
     )
-    words = [str(each.subject.target), escape(_terminal.describe(each.subject.problem))]
+    words = [str(each.task.target), escape(_terminal.describe(each.task.problem))]
     return [*words, *map(str, counts), f"{each.seconds:.1f}"]

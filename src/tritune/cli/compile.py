@@ -16,7 +16,7 @@ from tritune.cli._terminal import exit_interrupted, print_json
 
 if TYPE_CHECKING:
     from tritune.screening.screen import Screened
-    from tritune.screening.subject import Subject
+    from tritune.screening.task import ScreeningTask
     from tritune.targets.target import Target
 
 
@@ -74,26 +74,26 @@ def command(
     if explain is not None and (output is not None or as_json):
         raise typer.BadParameter("--explain is for people: it excludes --json and --output")
     count = _count(space)
-    subjects = _subjects(op, problem or [], model, dtype, effort, _targets(target))
+    tasks = _tasks(op, problem or [], model, dtype, effort, _targets(target))
     found: list[Screened] = []
     with CountingStore(store) as opened:
         if explain is not None:
-            _explain(subjects, explain, opened)
+            _explain(tasks, explain, opened)
             return
         try:
-            _screen_all(found, subjects, opened, count, processes, output, as_json)
+            _screen_all(found, tasks, opened, count, processes, output, as_json)
         except KeyboardInterrupt:
             ignore_interrupts()
-            _interrupted(found, len(subjects), opened, as_json)
+            _interrupted(found, len(tasks), opened, as_json)
     if as_json:
         print_json(as_document(found))
 
 
 def _screen_all(
-    found: list[Screened], subjects: Sequence[Subject], store: Any, count: int | None, jobs: int,
+    found: list[Screened], tasks: Sequence[ScreeningTask], store: Any, count: int | None, jobs: int,
     output: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Screen one subject after the other into `found`, which has those that are done when the user
+    """Screen one task after the other into `found`, which has those that are done when the user
     interrupts.
     """
     from tritune.cli._compile_display import Display, show, show_pack
@@ -101,10 +101,10 @@ def _screen_all(
     from tritune.screening.screen import screen
 
     keep = None if output is None else make_parts_folder(output)
-    with Display(len(subjects), quiet) as display:
-        for subject in subjects:
-            display.begin(subject)
-            screened = screen(subject, store, count, jobs, keep=keep, watch=display.update)
+    with Display(len(tasks), quiet) as display:
+        for task in tasks:
+            display.begin(task)
+            screened = screen(task, store, count, jobs, keep=keep, watch=display.update)
             found.append(screened)
             display.end(screened)
     configs = 0 if output is None else pack_up(output, found)
@@ -130,7 +130,7 @@ def as_document(found: Sequence[Screened]) -> dict[str, Any]:
     """Return the JSON form: sums over problems where there are several."""
     targets: dict[str, dict[str, Any]] = {}
     for each in found:
-        name, values = str(each.subject.target), each.to_json()
+        name, values = str(each.task.target), each.to_json()
         targets[name] = _added(targets[name], values) if name in targets else values
     return {"targets": targets}
 
@@ -178,15 +178,15 @@ def _cpu(target: Target) -> Target:
     return target
 
 
-def _subjects(
+def _tasks(
     op: str,
     texts: Sequence[str],
     model: str | None,
     dtype: str | None,
     effort: str,
     targets: Sequence[Target],
-) -> list[Subject]:
-    from tritune.screening.subject import Subject
+) -> list[ScreeningTask]:
+    from tritune.screening.task import ScreeningTask
     from tritune.workloads.catalog import workload_named
     from tritune.workloads.problems.models import load_model
     from tritune.workloads.problems.of_model import problems_of
@@ -198,21 +198,21 @@ def _subjects(
         if dtype is not None:
             raise typer.BadParameter("--dtype is of a model's problems; --problem has its own")
         problems = [workload.parse(text) for text in texts or [""]]
-        return [Subject(workload, each, target) for target in targets for each in problems]
+        return [ScreeningTask(workload, each, target) for target in targets for each in problems]
     chosen = load_model(model)
     found = []
     for target in targets:
         device = "cpu" if target.family == "cpu" else "cuda"
         of_model = problems_of(chosen, [op], effort, dtype, device)
-        found += [Subject(workload, each, target) for _, each in of_model]
+        found += [ScreeningTask(workload, each, target) for _, each in of_model]
     return found
 
 
-def _explain(subjects: Sequence[Subject], text: str, store: Any) -> None:
+def _explain(tasks: Sequence[ScreeningTask], text: str, store: Any) -> None:
     from tritune.screening.explanation import explanation
     from tritune.screening.screen import screen
 
-    for subject in subjects:
-        config = subject.config(text)
-        screened = screen(subject, store, jobs=1, only=[config])
+    for task in tasks:
+        config = task.config(text)
+        screened = screen(task, store, jobs=1, only=[config])
         print(explanation(screened, config))

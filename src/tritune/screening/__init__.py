@@ -1,8 +1,7 @@
-"""Screening: a whole space compiled for a target that need not be here, and judged by what the
-binaries need.
+"""Screening: compiling a whole space for a target that need not be here, and judging the binaries.
 
-A room of its own beside `tuning/`, for nothing here runs a kernel: it knows ops, compilers and
-limits, but no device, no clock and no winner. What comes out of it is a list of configs that are
-worth measuring, and a pack that carries their binaries to where the device is (see `tritune.pack`,
-apart from this because the machine with the device reads packs and screens nothing).
+Nothing here runs a kernel: it knows ops, compilers and limits, but no device, no clock and no
+winner. The result is a list of configs that are worth measuring, ranked by a model, and a pack that
+carries their binaries to the device. `tritune.pack` is apart from this, because the machine with
+the device reads packs and screens nothing.
 """

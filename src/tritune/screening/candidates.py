@@ -1,4 +1,4 @@
-"""Which configs are screened, and which of them are compiled in a row."""
+"""Choosing the configs to screen, and grouping those that compile faster in a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tritune.kernels.kernel import Kernel
-from tritune.screening.verdict import BUDGET_OPTIONS, register_budget
+from tritune.screening.rejection import BUDGET_OPTIONS, register_budget
 from tritune.space import Config, Points
 from tritune.targets.limits import Limits
 
@@ -16,10 +16,10 @@ GROUP_SIZE = 24
 
 
 def candidates(points: Points, count: int | None, default: Config, seed: int = 0) -> list[Config]:
-    """All points, or `count` drawn evenly; the default config is always one of them.
+    """Return all points, or `count` drawn evenly; the default config is always one of them.
 
-    Of a config that is drawn, those come too that differ only in how many registers a thread may
-    have: to compile them as well takes a fraction of the time.
+    Configs that differ from a drawn one in the register budget only come too: to compile them as
+    well takes a fraction of the time.
     """
     if count is None or count >= points.size():
         return list(dict.fromkeys([default, *points.configs()]))
@@ -32,7 +32,7 @@ def candidates(points: Points, count: int | None, default: Config, seed: int = 0
 
 
 def family(config: Config, points: Points) -> list[Config]:
-    """The config and the points that differ from it in their register budget only."""
+    """Return the config and the points that differ from it in their register budget only."""
     found = [config]
     for name in BUDGET_OPTIONS:
         if name in config:
@@ -47,14 +47,14 @@ def family(config: Config, points: Points) -> list[Config]:
 def groups(
     configs: Iterable[Config], kernel: Kernel, limits: Limits | None, seed: int = 0
 ) -> list[list[Config]]:
-    """Configs with much in common together, those with the most registers first among their like.
+    """Return groups of configs with much in common, those with the most registers first.
 
     The groups themselves come in no order, so that the pace of some tells of the rest.
     """
     constants = {name for function in kernel.functions for name in function.arg_names}
 
     def sizes(config: Config) -> str:
-        """Constants of the code but for its flags, which often make no difference in the end."""
+        """Return the constants of the code but its flags, which often change nothing in the end."""
         named = (item for item in sorted(config.values) if item[0] in constants)
         return repr([item for item in named if not isinstance(item[1], bool)])
 
@@ -77,13 +77,13 @@ def groups(
 
 
 def _options(config: Config) -> str:
-    """What a config says beside its flags and how many registers a thread may have."""
+    """Return a config without its flags and its register budget."""
     named = (item for item in sorted(config.values) if item[0] not in BUDGET_OPTIONS)
     return repr([item for item in named if not isinstance(item[1], bool)])
 
 
 def _chunks(ordered: Sequence[Config]) -> list[list[Config]]:
-    """Parts of about GROUP_SIZE; configs that may share a text stay together, up to twice that."""
+    """Split into groups of about GROUP_SIZE, up to twice that for configs that may share a text."""
     found: list[list[Config]] = [[]]
     options: object = None
     rest: object = None

@@ -1,11 +1,11 @@
-"""What became of one config, in words."""
+"""The screening of one config, in words."""
 
 from __future__ import annotations
 
 from tritune.screening.ranking import estimate_of
+from tritune.screening.rejection import binary_facts
 from tritune.screening.screen import Screened
 from tritune.screening.service import known_limits
-from tritune.screening.verdict import binary_facts
 from tritune.space import Config
 from tritune.targets.occupancy import occupancy
 from tritune.targets.ranking import explain
@@ -21,14 +21,14 @@ _UNITS = {
 
 
 def explanation(screened: Screened, config: Config) -> str:
-    """The verdict on a config, what its binary needs, and what the model expects of it."""
-    subject, build = screened.subject, screened.builds[config]
-    verdict, limits = screened.verdicts[config], known_limits(subject.target)
-    lines = [f"{subject.target} {subject.workload.name}: {config}"]
-    if verdict.reason is None:
+    """Return whether a config is dropped, what its binary needs, and the model's estimate."""
+    task, build = screened.task, screened.builds[config]
+    rejection, limits = screened.rejections[config], known_limits(task.target)
+    lines = [f"{task.target} {task.workload.name}: {config}"]
+    if rejection is None:
         lines.append("worth measuring")
     else:
-        lines.append(f"dropped, {verdict.reason}: {verdict.message}")
+        lines.append(f"dropped, {rejection.reason}: {rejection.message}")
     if build.binary:
         facts = build.facts
         words = [f"{facts[name]} {unit}" for name, unit in _UNITS.items() if facts.get(name)]
@@ -39,7 +39,7 @@ def explanation(screened: Screened, config: Config) -> str:
                 f"occupancy: {fit.blocks_per_core} blocks per core, {fit.fraction:.0%} of its "
                 f"warps, limited by {fit.limited_by}"
             )
-        guess = estimate_of(subject, config, facts, limits)
+        guess = estimate_of(task, config, facts, limits)
         if guess is not None:
             lines.append(explain(guess))
     return "\n".join(lines)

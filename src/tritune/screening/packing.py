@@ -1,4 +1,4 @@
-"""From what screening left to a pack: binaries are kept while they are made, then put together."""
+"""Writing the configs that are left into a pack; their binaries are kept while they are made."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from tritune.pack.contents import PackedBuild, Section, code_of, compiler_here
 from tritune.pack.entries import Entry, PackError, keep_entry, kept_entry
 from tritune.pack.file import write_pack
+from tritune.screening.capture import absent_device, captured_launches
 from tritune.screening.screen import Screened
-from tritune.screening.sources import catching, pretending
 from tritune.screening.staged import StagedCompiler
 from tritune.targets.target import Target
 from tritune.tuning.compile.warm_up import warm_up
 
 
 def parts_folder(pack: Path) -> Path:
-    """Where binaries lie until the pack is written; an interrupted screening finds them there."""
+    """Return the folder of the binaries until the pack is written; a resumed screening needs it."""
     return pack.with_name(f"{pack.name}.parts")
 
 
 def make_parts_folder(pack: Path) -> Path:
-    """The same, made before anything is compiled for it; PackError if the pack has no place."""
+    """Create that folder before anything is compiled; PackError if the pack cannot be written."""
     if pack.is_dir():
         raise PackError(f"{pack} is a folder, and a pack is a file: give it a name in there")
     folder = parts_folder(pack)
@@ -34,7 +34,7 @@ def make_parts_folder(pack: Path) -> Path:
 
 
 def pack_up(path: Path, found: Sequence[Screened]) -> int:
-    """Write what is left of screenings into a pack, and drop its parts; how many configs it has."""
+    """Write what screenings left into a pack, delete its parts; return its number of configs."""
     folder = parts_folder(path)
     sections = [_section(screened, folder) for screened in found]
     entries: dict[str, Entry] = {}
@@ -49,8 +49,8 @@ def pack_up(path: Path, found: Sequence[Screened]) -> int:
 
 
 def _section(screened: Screened, folder: Path) -> Section:
-    subject = screened.subject
-    kernel = subject.workload.kernel
+    task = screened.task
+    kernel = task.workload.kernel
     builds = [
         PackedBuild(
             each.config,
@@ -61,20 +61,20 @@ def _section(screened: Screened, folder: Path) -> Section:
         for each in screened.packed
     ]
     return Section(
-        subject.workload.name,
+        task.workload.name,
         kernel.name,
         code_of(kernel),
-        str(subject.target),
-        compiler_here(subject.target),
-        subject.problem.fields(),
+        str(task.target),
+        compiler_here(task.target),
+        task.problem.fields(),
         tuple(builds),
-        tuple(_support(subject.target, folder)),
+        tuple(_support(task.target, folder)),
     )
 
 
 def _support(target: Target, folder: Path) -> list[str]:
-    """The kernel that every worker process takes through Triton before its clock runs."""
+    """Compile the kernel that every worker process launches first; return keys of its entries."""
     compiler = StagedCompiler(target)
-    with pretending(target), catching() as sources:
+    with absent_device(target), captured_launches() as sources:
         warm_up(launching=False)
     return [keep_entry(folder, compiler.compile(source)) for source in sources]

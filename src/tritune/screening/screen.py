@@ -13,9 +13,9 @@ from tritune.kernels.identity import identity
 from tritune.pack.entries import keep_keys, kept_keys
 from tritune.screening.candidates import candidates, groups
 from tritune.screening.ranking import Ranked, ranked
+from tritune.screening.rejection import REASONS, Rejection, Spilling, rejection_of
 from tritune.screening.service import known_limits
-from tritune.screening.subject import Subject
-from tritune.screening.verdict import REASONS, Spilling, Verdict, judge
+from tritune.screening.task import ScreeningTask
 from tritune.space import Config
 from tritune.store import Store
 from tritune.store.records import Build
@@ -25,8 +25,8 @@ from tritune.tuning.compile.pool import CompilePool
 
 
 @dataclass(frozen=True)
-class Watched:
-    """How far a screening is."""
+class ScreeningProgress:
+    """The state of a screening after a build."""
 
     done: int
     total: int
@@ -35,11 +35,12 @@ class Watched:
 
 @dataclass(frozen=True)
 class Screened:
-    """What became of the candidates."""
+    """The builds of the candidates, and what is left of them."""
 
-    subject: Subject
+    task: ScreeningTask
     builds: Mapping[Config, Build]
-    verdicts: Mapping[Config, Verdict]
+    #: Why candidates were dropped; None for those that are worth measuring.
+    rejections: Mapping[Config, Rejection | None]
     #: Configs that are worth measuring, the most promising first.
     left: Sequence[Ranked]
     #: Of this run alone: what an earlier one compiled is not compiled again.
@@ -48,22 +49,27 @@ class Screened:
     #: Keys of what was kept for a pack: of what is left, and of the default config.
     entries: Mapping[Config, Sequence[str]] = field(default_factory=dict)
 
+    def reason(self, config: Config) -> str | None:
+        """Return why a candidate was dropped; None if it is worth measuring."""
+        rejection = self.rejections[config]
+        return None if rejection is None else rejection.reason
+
     @property
     def candidates(self) -> int:
-        return len(self.verdicts)
+        return len(self.rejections)
 
     @property
     def compiled(self) -> int:
-        """Candidates of which there was a binary to look at."""
+        """Return the number of candidates that have a binary."""
         return sum(bool(build.binary) for build in self.builds.values())
 
     @property
     def packed(self) -> list[Ranked]:
-        """What belongs into a pack: what is left, and the default config whatever it is like.
+        """Return the configs for a pack: those that are left, and the default config in any case.
 
-        What an earlier run compiled, but could not be compiled again for the pack, is not there.
+        Those that an earlier run compiled, but that could not be compiled again, are missing.
         """
-        default = self.subject.default
+        default = self.task.default
         left = [each for each in self.left if each.config in self.entries]
         if default not in self.entries or any(each.config == default for each in left):
             return left
@@ -71,12 +77,12 @@ class Screened:
 
     @property
     def compile_seconds(self) -> float:
-        """Processor time of all compilations, earlier runs' too."""
+        """Return the processor time of all compilations, earlier runs' too."""
         return sum(build.seconds for build in self.builds.values())
 
     @property
     def rejected(self) -> dict[str, int]:
-        counts = Counter(verdict.reason for verdict in self.verdicts.values())
+        counts = Counter(each.reason for each in self.rejections.values() if each is not None)
         return {reason: counts[reason] for reason in REASONS}
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +96,7 @@ class Screened:
 
 
 def screen(
-    subject: Subject,
+    task: ScreeningTask,
     store: Store,
     count: int | None = None,
     jobs: int = 2,
@@ -99,9 +105,9 @@ def screen(
     keep: Path | None = None,
     seed: int = 0,
     timeout_seconds: float = 120.0,
-    watch: Callable[[Watched], None] = lambda watched: None,
+    watch: Callable[[ScreeningProgress], None] = lambda progress: None,
 ) -> Screened:
-    """Compile candidates for the target and tell which are worth measuring there.
+    """Compile candidates for the target; return which are worth measuring there.
 
     `count` limits the candidates, `only` names them; `keep` is a folder for the binaries of a pack.
     Every build is committed to the store as it is done: a screening that was interrupted goes on
@@ -109,9 +115,9 @@ def screen(
     """
     started = time.monotonic()
     if only is None:
-        only = candidates(subject.points, count, subject.default, seed)
-    run = _Screening(subject, store, only, keep, watch)
-    spec, kernel, limits = subject.spec, subject.workload.kernel, run.limits
+        only = candidates(task.points, count, task.default, seed)
+    run = _Screening(task, store, only, keep, watch)
+    spec, kernel, limits = task.spec, task.workload.kernel, run.limits
     arguments = {**spec.arguments, "keep": None if keep is None else str(keep)}
     with CompilePool(arguments, jobs, timeout_seconds, service=spec.factory) as pool:
         pool.submit_groups(groups(run.missing(), kernel, limits, seed))
@@ -129,24 +135,24 @@ class _Screening:
 
     def __init__(
         self,
-        subject: Subject,
+        task: ScreeningTask,
         store: Store,
         configs: Sequence[Config],
         keep: Path | None,
-        watch: Callable[[Watched], None],
+        watch: Callable[[ScreeningProgress], None],
     ) -> None:
-        self.subject, self.store, self.configs, self.keep = subject, store, configs, keep
-        self.watch, self.limits = watch, known_limits(subject.target)
-        kernel = subject.workload.kernel
+        self.task, self.store, self.configs, self.keep = task, store, configs, keep
+        self.watch, self.limits = watch, known_limits(task.target)
+        kernel = task.workload.kernel
         self.place = (
             kernel.name,
-            identity(kernel, subject.target),
-            str(subject.target),
-            signature_of(subject.spec),
+            identity(kernel, task.target),
+            str(task.target),
+            signature_of(task.spec),
         )
         self.spilling = Spilling(self.limits)
         self.builds: dict[Config, Build] = {}
-        self.verdicts: dict[Config, Verdict] = {}
+        self.rejections: dict[Config, Rejection | None] = {}
         self.entries: dict[Config, Sequence[str]] = {}
         self.dropped: Counter[str] = Counter()
         self.new_builds = 0
@@ -156,14 +162,14 @@ class _Screening:
                 self._know(build)
 
     def missing(self) -> list[Config]:
-        """Candidates that have to be compiled."""
+        """Return the candidates that have to be compiled."""
         for config in self.configs:
             if config not in self.builds and self.spilling.implies(config):
                 self._imply(config)
-        return [config for config in self.configs if config not in self.verdicts]
+        return [config for config in self.configs if config not in self.rejections]
 
     def take(self, result: BuildResult) -> None:
-        """Commit what a worker found."""
+        """Commit the result of a worker."""
         if result.skipped:
             self._imply(result.config)
         else:
@@ -172,28 +178,28 @@ class _Screening:
             self.new_builds += 1
             self.keep_entries(result)
             self._know(build)
-        self.watch(Watched(len(self.verdicts), len(self.configs), dict(self.dropped)))
+        self.watch(ScreeningProgress(len(self.rejections), len(self.configs), dict(self.dropped)))
 
     def drop_duplicates(self) -> None:
-        """Of configs that launch the same thing, the first stays, and the default if it is one."""
+        """Keep the default or the first of configs that launch the same thing, drop the others."""
         first: dict[str, Config] = {}
-        default = self.subject.default
+        default = self.task.default
         for config in sorted(self.configs, key=lambda each: each != default):
-            if self.verdicts[config].reason is None:
+            if self.rejections[config] is None:
                 original = first.setdefault(self.builds[config].binary, config)
                 if original != config:
-                    self.verdicts[config] = Verdict("duplicate", f"the same as {original}")
+                    self.rejections[config] = Rejection("duplicate", f"the same as {original}")
 
     def not_kept(self) -> list[Config]:
-        """Configs for the pack that an earlier run has compiled, but for no pack."""
+        """Return the configs for the pack that an earlier run has compiled, but for no pack."""
         if self.keep is None:
             return []
         for config in self.configs:
             found = kept_keys(self.keep / self.place[-1], config.key)
             if found is not None:
                 self.entries.setdefault(config, found)
-        default = self.subject.default
-        wanted = [c for c in self.configs if self.verdicts[c].reason is None or c == default]
+        default = self.task.default
+        wanted = [c for c in self.configs if self.rejections[c] is None or c == default]
         built = [c for c in wanted if c in self.builds and self.builds[c].binary]
         return [c for c in built if c not in self.entries]
 
@@ -204,11 +210,11 @@ class _Screening:
             keep_keys(self.keep / self.place[-1], result.config.key, result.entries)
 
     def finish(self, started: float) -> Screened:
-        left = [c for c in self.configs if self.verdicts[c].reason is None]
-        order = ranked(self.subject, {config: self.builds[config] for config in left}, self.limits)
+        left = [c for c in self.configs if self.rejections[c] is None]
+        order = ranked(self.task, {config: self.builds[config] for config in left}, self.limits)
         seconds = time.monotonic() - started
         return Screened(
-            self.subject, self.builds, self.verdicts, order, seconds, self.new_builds, self.entries
+            self.task, self.builds, self.rejections, order, seconds, self.new_builds, self.entries
         )
 
     def _know(self, build: Build) -> None:
@@ -216,17 +222,17 @@ class _Screening:
         if build.failure:
             # A crash of the compiler is the compiler's way to refuse.
             reason = build.failure if build.failure in REASONS else "compile_error"
-            verdict = Verdict(reason, build.message)
+            rejection: Rejection | None = Rejection(reason, build.message)
         else:
-            verdict = judge(build.config, build.facts, self.limits)
-        if verdict.reason == "spills":
+            rejection = rejection_of(build.config, build.facts, self.limits)
+        if rejection is not None and rejection.reason == "spills":
             self.spilling.add(build.config)
-        self._decide(build.config, verdict)
+        self._decide(build.config, rejection)
 
     def _imply(self, config: Config) -> None:
-        self._decide(config, Verdict("spills", "spills with more registers already"))
+        self._decide(config, Rejection("spills", "spills with more registers already"))
 
-    def _decide(self, config: Config, verdict: Verdict) -> None:
-        self.verdicts[config] = verdict
-        if verdict.reason is not None:
-            self.dropped[verdict.reason] += 1
+    def _decide(self, config: Config, rejection: Rejection | None) -> None:
+        self.rejections[config] = rejection
+        if rejection is not None:
+            self.dropped[rejection.reason] += 1

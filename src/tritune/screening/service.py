@@ -1,4 +1,4 @@
-"""The service inside a screening worker: compiles an op's configs for a target, launches none."""
+"""The service inside a screening worker: compiles configs of an op for a target, launches none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from tritune.errors import TrituneError
 from tritune.pack.entries import keep_entry
-from tritune.screening.sources import pretending, sources_of
+from tritune.screening.capture import absent_device, launches_of
+from tritune.screening.rejection import Spilling, rejection_of
 from tritune.screening.staged import StagedCompiler
-from tritune.screening.verdict import Spilling, judge
 from tritune.space import Config
 from tritune.targets.limits import Limits, limits_of
 from tritune.targets.target import Target
@@ -28,8 +28,8 @@ class ScreeningError(TrituneError):
     """Nothing can be compiled or kept here, whatever the config."""
 
 
-class HopelessError(Exception):
-    """The rest of a compilation is not worth its time."""
+class CannotLaunchError(Exception):
+    """A launch would fail, so the rest of the compilation is left out."""
 
 
 class Screener(Builder):
@@ -72,7 +72,7 @@ class Screener(Builder):
         start = _processor_seconds()
         try:
             result = self._compiled(config)
-        except HopelessError as error:
+        except CannotLaunchError as error:
             result = BuildResult(config, failure=Failure("out_of_resources", str(error)))
         except OSError as error:
             # A full disk, or a compiler that is not installed, tells nothing of the config.
@@ -82,34 +82,34 @@ class Screener(Builder):
         return replace(result, seconds=_processor_seconds() - start)
 
     def _compiled(self, config: Config) -> BuildResult:
-        with pretending(self._target):
+        with absent_device(self._target):
             launches = [
                 Launch(self._compiler.compile(each, self._inspect), each.grid, each.scalars)
-                for each in sources_of(self._workload, self._inputs, config)
+                for each in launches_of(self._workload, self._inputs, config)
             ]
         facts = facts_of(launches)
-        reason = judge(config, facts, self._limits).reason
-        if reason == "spills":
+        rejection = rejection_of(config, facts, self._limits)
+        if rejection is not None and rejection.reason == "spills":
             self._spilling.add(config)
         entries: list[str] = []
-        if self._keep is not None and (reason is None or config == self._default):
+        if self._keep is not None and (rejection is None or config == self._default):
             entries = [keep_entry(self._keep, launch.compiled) for launch in launches]
         return BuildResult(config, digest_of(config, launches), facts, entries=entries)
 
     def _inspect(self, stage: str, product: Any, metadata: Mapping[str, Any]) -> None:
-        """Give up once it is certain that a launch would fail."""
+        """Raise CannotLaunchError once it is certain that a launch would fail."""
         if self._limits is None or stage != "llir":
             return
         shared = metadata.get("shared") or 0
         if shared > self._limits.shared_per_block:
-            raise HopelessError(
+            raise CannotLaunchError(
                 f"{shared} bytes of shared memory per block, "
                 f"allowed: {self._limits.shared_per_block}"
             )
 
 
 def known_limits(target: Target) -> Limits | None:
-    """What the target's cores allow; None for a CPU, which can run whatever it is given."""
+    """Return the limits of a target; None for a CPU, which can run whatever it is given."""
     return None if target.family == "cpu" else limits_of(target)
 
 

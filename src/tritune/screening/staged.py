@@ -25,7 +25,7 @@ from triton._C.libtriton import get_cache_invalidating_env_vars, ir
 from triton.compiler.compiler import make_backend
 from triton.runtime.cache import get_cache_key
 
-from tritune.screening.sources import Source, triton_target
+from tritune.screening.capture import CapturedLaunch, triton_target
 from tritune.targets.target import Target
 
 #: Called after each stage with its name, its result and the metadata so far; raises to give up.
@@ -42,7 +42,7 @@ _FILE_NAME = 150
 
 
 @dataclass(frozen=True)
-class _Late:
+class _LateOption:
     """An option that is a number in a stage's text and decides nothing before that."""
 
     name: str
@@ -52,8 +52,8 @@ class _Late:
 
 
 _LATE = {
-    "cuda": _Late("maxnreg", "ptx", re.compile(r"(\.maxnreg )\d+"), r"\g<1>{0}"),
-    "hip": _Late(
+    "cuda": _LateOption("maxnreg", "ptx", re.compile(r"(\.maxnreg )\d+"), r"\g<1>{0}"),
+    "hip": _LateOption(
         "waves_per_eu",
         "llir",
         re.compile(r'("amdgpu-waves-per-eu"=")\d+, ?\d+(")'),
@@ -86,7 +86,7 @@ class Compiled:
     extension: str
 
     def metadata_text(self) -> str:
-        """The metadata as Triton writes it into its cache."""
+        """Return the metadata as Triton writes it into its cache."""
         return json.dumps(vars(self.metadata), default=vars)
 
 
@@ -106,8 +106,8 @@ class StagedCompiler:
         #: How often each stage was run; the front end is "ast".
         self.stages_run: dict[str, int] = {}
 
-    def compile(self, source: Source, inspect: Inspector = lambda *_: None) -> Compiled:
-        """The binary of one launch, and what Triton's launcher has to know of it."""
+    def compile(self, source: CapturedLaunch, inspect: Inspector = lambda *_: None) -> Compiled:
+        """Return the binary of one launch, and what Triton's launcher has to know of it."""
         environment = get_cache_invalidating_env_vars()
         text = get_cache_key(source.ast, self._backend, source.options, env_vars=environment)
         key = hashlib.sha256(text.encode()).hexdigest()
@@ -121,7 +121,7 @@ class StagedCompiler:
         return self._done[key]
 
     def _compile(
-        self, source: Source, key: str, environment: Mapping[str, str], inspect: Inspector
+        self, source: CapturedLaunch, key: str, environment: Mapping[str, str], inspect: Inspector
     ) -> Compiled:
         options = source.options
         metadata: dict[str, Any] = {
@@ -162,12 +162,12 @@ class StagedCompiler:
 
     def _early(
         self,
-        source: Source,
+        source: CapturedLaunch,
         names: Sequence[str],
         run: Callable[[str, Any], Any],
         metadata: dict[str, Any],
     ) -> Any:
-        """The front end, and the stages in which the late option decides nothing."""
+        """Run the front end, and the stages in which the late option decides nothing."""
         initial = dict(metadata)
         product = self._parsed(source)
         for name in names:
@@ -178,7 +178,7 @@ class StagedCompiler:
         return product
 
     def _shared_stage(
-        self, name: str, stage: Any, product: Any, source: Source, metadata: dict[str, Any]
+        self, name: str, stage: Any, product: Any, source: CapturedLaunch, metadata: dict[str, Any]
     ) -> Any:
         """Run a stage, unless it is an assembler that was given the same code before."""
         pattern = _FOR_DEBUGGERS.get(name)
@@ -197,8 +197,8 @@ class StagedCompiler:
         metadata.update(changes)
         return result
 
-    def _from_another(self, source: Source, metadata: dict[str, Any]) -> str | None:
-        """A late stage's text, made from that of a config that differs in the late option only."""
+    def _from_another(self, source: CapturedLaunch, metadata: dict[str, Any]) -> str | None:
+        """Return a late stage's text, made from that of another late option, or None."""
         late = self._late
         value = None if late is None else getattr(source.options, late.name, None)
         # Where nothing is asked for, Triton 3.9 writes nothing, and 3.7 a zero.
@@ -213,14 +213,14 @@ class StagedCompiler:
         metadata.update(known[1])
         return text
 
-    def _text_key(self, source: Source) -> tuple[str, str]:
+    def _text_key(self, source: CapturedLaunch) -> tuple[str, str]:
         assert self._late is not None
         options = {k: v for k, v in vars(source.options).items() if k != self._late.name}
         absent = getattr(source.options, self._late.name, None) is None
         return source.ast.hash(), repr((sorted(options.items(), key=lambda o: o[0]), absent))
 
-    def _parsed(self, source: Source) -> Any:
-        """What the front end makes of the source, as a module that passes may change."""
+    def _parsed(self, source: CapturedLaunch) -> Any:
+        """Return the source's IR, as a module that passes may change."""
         key = source.ast.hash(), self._front_options(source)
         context = ir.context()
         ir.load_dialects(context)
@@ -239,8 +239,8 @@ class StagedCompiler:
         _remember(self._modules, key, str(module), _KEPT_MODULES)
         return module
 
-    def _front_options(self, source: Source) -> str:
-        """The options that no launch changes."""
+    def _front_options(self, source: CapturedLaunch) -> str:
+        """Return the options that the front end looks at."""
         options = {k: v for k, v in vars(source.options).items() if k not in _LAUNCH_OPTIONS}
         return repr(sorted(options.items(), key=lambda o: o[0]))
 
@@ -258,7 +258,7 @@ def _read_module(text: str, context: Any) -> Any:
 
 
 def _changes(initial: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a stage added to the metadata."""
+    """Return what a stage added to the metadata."""
     return {k: v for k, v in metadata.items() if k not in initial or v != initial[k]}
 
 

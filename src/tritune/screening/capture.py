@@ -1,6 +1,4 @@
-"""What an op would compile for a target that is not here: its launches, caught before Triton
-compiles them.
-"""
+"""Capturing the launches of an op for a target that is not here, before Triton compiles them."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from tritune.workloads.case import scalars_of
 from tritune.workloads.workload import Inputs, Workload
 
 
-class Source(NamedTuple):
-    """A launch that was not compiled: what Triton's compiler is given, and the host's part."""
+class CapturedLaunch(NamedTuple):
+    """A launch that was not compiled: the input of Triton's compiler, and the host's part."""
 
     ast: ASTSource
     #: The backend's options, parsed.
@@ -33,7 +31,7 @@ class Source(NamedTuple):
 
 
 class _AbsentDevice:
-    """Triton's idea of a device of which nothing is known but its architecture."""
+    """A driver of Triton for a device of which only the architecture is known."""
 
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
@@ -50,14 +48,14 @@ class _AbsentDevice:
 
 
 def triton_target(target: Target) -> GPUTarget:
-    """The target in Triton's words."""
+    """Return the target as Triton describes it."""
     lanes = 1 if target.family == "cpu" else limits_of(target).warp_size
     return GPUTarget(target.family, target.arch, lanes)
 
 
 @contextmanager
-def pretending(target: Target) -> Iterator[None]:
-    """Triton and the ops take the target for the device they run on. Nothing can be launched."""
+def absent_device(target: Target) -> Iterator[None]:
+    """Have Triton and the ops take the target for their device. Nothing can be launched."""
     before = driver.active
     driver.set_active(_AbsentDevice(triton_target(target)))
     try:
@@ -67,17 +65,17 @@ def pretending(target: Target) -> Iterator[None]:
         driver.set_active(before)
 
 
-def sources_of(workload: Workload, inputs: Inputs, config: Config) -> Sequence[Source]:
-    """What a call of the op with these inputs and this config would have compiled, in order."""
-    with catching() as found, forced(workload.kernel, config):
+def launches_of(workload: Workload, inputs: Inputs, config: Config) -> Sequence[CapturedLaunch]:
+    """Return the launches of an op's call with these inputs and this config, in order."""
+    with captured_launches() as found, forced(workload.kernel, config):
         workload.run(inputs)
     return found
 
 
 @contextmanager
-def catching() -> Iterator[list[Source]]:
-    """Triton's launches do nothing but tell what they would have compiled."""
-    found: list[Source] = []
+def captured_launches() -> Iterator[list[CapturedLaunch]]:
+    """Have Triton's launches do nothing but append to the list that this gives."""
+    found: list[CapturedLaunch] = []
     caught: list[tuple[ASTSource, Any]] = []
     run, do_compile = JITFunction.run, JITFunction._do_compile
 
@@ -91,7 +89,7 @@ def catching() -> Iterator[list[Source]]:
         caught.clear()
         run(self, *args, grid=grid, warmup=True, **kwargs)
         [(ast, options)] = caught
-        found.append(Source(ast, options, tuple(grid), scalars_of(self, args, kwargs)))
+        found.append(CapturedLaunch(ast, options, tuple(grid), scalars_of(self, args, kwargs)))
 
     JITFunction.run, JITFunction._do_compile = catch, compile_nothing
     try:

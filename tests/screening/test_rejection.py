@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tritune.screening.verdict import CHOSEN_SPILLED_PART, SPILLED_PART, Spilling, judge
+from tritune.screening.rejection import CHOSEN_SPILLED_PART, SPILLED_PART, Spilling, rejection_of
 from tritune.space import Config
 from tritune.targets.limits import Limits, limits_of
 from tritune.targets.target import Target
@@ -29,15 +29,15 @@ GOOD = {"registers": 128, "spills": 0, "shared_bytes": 65536, "code_bytes": 9000
     ids=["shared-memory", "threads", "registers", "tensor-memory"],
 )
 def test_what_cannot_be_launched_is_out_of_resources(changes: dict[str, Any], says: str) -> None:
-    verdict = judge(CONFIG, {**GOOD, **changes}, A100)
-    assert verdict.reason == "out_of_resources"
-    assert says in verdict.message
+    rejection = rejection_of(CONFIG, {**GOOD, **changes}, A100)
+    assert rejection is not None and rejection.reason == "out_of_resources"
+    assert says in rejection.message
 
 
 def test_a_little_spilling_is_tolerated_and_much_is_not() -> None:
     most = int(SPILLED_PART * 4 * GOOD["registers"])
-    assert judge(CONFIG, {**GOOD, "spills": most}, A100).reason is None
-    assert judge(CONFIG, {**GOOD, "spills": most + 4}, A100).reason == "spills"
+    assert rejection_of(CONFIG, {**GOOD, "spills": most}, A100) is None
+    assert rejection_of(CONFIG, {**GOOD, "spills": most + 4}, A100).reason == "spills"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_who_chooses_few_registers_may_spill_less(
 ) -> None:
     most = int((CHOSEN_SPILLED_PART if chosen else SPILLED_PART) * 4 * GOOD["registers"])
     facts = {**GOOD, "shared_bytes": 1024, "num_warps": warps}
-    assert judge(config, {**facts, "spills": most}, limits).reason is None
-    assert judge(config, {**facts, "spills": most + 4}, limits).reason == "spills"
+    assert rejection_of(config, {**facts, "spills": most}, limits) is None
+    assert rejection_of(config, {**facts, "spills": most + 4}, limits).reason == "spills"
 
 
 def test_a_cpu_can_run_everything() -> None:
     facts = {"shared_bytes": 1, "code_bytes": 10**9, "num_warps": 1}
-    assert judge(CONFIG, facts, None).reason is None
+    assert rejection_of(CONFIG, facts, None) is None
 
 
 def test_fewer_registers_spill_more() -> None:

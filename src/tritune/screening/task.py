@@ -1,4 +1,4 @@
-"""What is screened: an op's problem, for a target."""
+"""The task of a screening: an op's problem and a target."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tritune.workloads.workload import Workload
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One screening's question."""
+class ScreeningTask:
+    """A problem of an op to screen for a target."""
 
     workload: Workload
     problem: Problem
@@ -24,7 +24,7 @@ class Subject:
 
     @property
     def spec(self) -> CaseSpec:
-        """What decides the binaries beside the config."""
+        """Return what decides the binaries beside the config."""
         arguments = {
             "workload": self.workload.name,
             "problem": self.problem.fields(),
@@ -42,7 +42,7 @@ class Subject:
         return space.on(self.target.family, self.target.arch, self.problem.fields())
 
     def config(self, text: str) -> Config:
-        """The config that a text such as "BLOCK_M=64 num_warps=4" changes the default to."""
+        """Return the default config, changed as a text such as "BLOCK_M=64 num_warps=4" says."""
         default = self.default.as_kwargs()
         types = {name: type(value) for name, value in default.items()}
         given = parsed(text, types, f"a config of {self.workload.name} on {self.target}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
-from tritune.screening.works.products import (
+from tritune.screening.launch_work.products import (
     SMALLEST,
     gathered,
     loop_ops,

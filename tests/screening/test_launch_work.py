@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritune.errors import TrituneError
-from tritune.screening.works import WORKS, work_of
+from tritune.screening.launch_work import WORKS, work_of
 from tritune.targets.limits import limits_of
 from tritune.targets.target import Target
 from tritune.workloads.catalog import WORKLOADS
@@ -96,7 +96,7 @@ def test_longest_programs_start_first():
 
 
 def test_a_mask_may_begin_at_the_first_key_instead_of_ending_at_the_last():
-    from tritune.screening.works.attention import attention_work
+    from tritune.screening.launch_work.attention import attention_work
 
     problem = {**ATTENTION, "causal": True, "queries": 128, "keys": 1024}
     assert attention_work(problem, TILE, A100).longest == 16

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tritune.errors import TrituneError
-from tritune.screening.works.attention import attention_work
-from tritune.screening.works.linear import linear_work
-from tritune.screening.works.paged import paged_attention_work
-from tritune.screening.works.rows import gated_work, rms_norm_work, rope_work
+from tritune.screening.launch_work.attention import attention_work
+from tritune.screening.launch_work.linear import linear_work
+from tritune.screening.launch_work.paged import paged_attention_work
+from tritune.screening.launch_work.rows import gated_work, rms_norm_work, rope_work
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork
 

@@ -1,4 +1,4 @@
-"""What a build's facts mean for a target: whether it can be launched, whether it is worth it."""
+"""Rejecting a config by the facts of its binary: impossible to launch, or not worth measuring."""
 
 from __future__ import annotations
 
@@ -24,45 +24,47 @@ TENSOR_MEMORY_COLUMNS = 512
 _REGISTER_BYTES = 4
 
 
-class Verdict(NamedTuple):
-    """None as a reason: the candidate is worth measuring."""
+class Rejection(NamedTuple):
+    """Why a candidate is dropped: one of REASONS, and a text for people."""
 
-    reason: str | None = None
-    message: str = ""
+    reason: str
+    message: str
 
 
-def judge(config: Config, facts: Mapping[str, Any], limits: Limits | None) -> Verdict:
-    """The verdict on a config whose binary has these facts.
+def rejection_of(
+    config: Config, facts: Mapping[str, Any], limits: Limits | None
+) -> Rejection | None:
+    """Return why a config whose binary has these facts is dropped; None if it is worth measuring.
 
     Without limits, as for CPUs, everything can run.
     """
     if limits is None:
-        return Verdict()
+        return None
     columns = facts.get("tensor_memory_columns") or 0
     reasons = reasons_against(binary_facts(facts), facts["num_warps"], limits)
     if columns > TENSOR_MEMORY_COLUMNS:
         reasons.append(f"{columns} columns of tensor memory, allowed: {TENSOR_MEMORY_COLUMNS}")
     if reasons:
-        return Verdict("out_of_resources", "; ".join(reasons))
+        return Rejection("out_of_resources", "; ".join(reasons))
     spilled, registers = facts.get("spills") or 0, facts.get("registers") or 0
     most = limits.registers_per_core // (facts["num_warps"] * limits.warp_size)
     budget = register_budget(config, limits)
     chosen = budget is not None and budget < min(most, limits.registers_per_thread)
     part = CHOSEN_SPILLED_PART if chosen else SPILLED_PART
     if spilled > part * _REGISTER_BYTES * registers:
-        return Verdict("spills", f"{spilled} bytes of a thread, beside {registers} registers")
-    return Verdict()
+        return Rejection("spills", f"{spilled} bytes of a thread, beside {registers} registers")
+    return None
 
 
 def binary_facts(facts: Mapping[str, Any]) -> BinaryFacts:
-    """A build's facts as the targets' functions take them."""
+    """Return a build's facts as the functions of `targets/` take them."""
     return BinaryFacts(
         facts.get("registers"), facts.get("spills"), facts["shared_bytes"], facts["code_bytes"]
     )
 
 
 class Spilling:
-    """Configs that spill badly, and what follows: with fewer registers they would spill more."""
+    """Configs that spill badly; with fewer registers they would spill more."""
 
     def __init__(self, limits: Limits | None) -> None:
         self._limits = limits
@@ -75,7 +77,7 @@ class Spilling:
             self._budgets[rest] = max(budget, self._budgets.get(rest, 0))
 
     def implies(self, config: Config) -> bool:
-        """Whether a config spills badly because one does that may use as many registers."""
+        """Return whether a config spills badly because one does that may use as many registers."""
         rest, budget = self._budget(config)
         return budget is not None and budget <= self._budgets.get(rest, 0)
 
@@ -90,7 +92,7 @@ BUDGET_OPTIONS = ("maxnreg", "waves_per_eu")
 
 
 def register_budget(config: Config, limits: Limits | None) -> int | None:
-    """How many registers a config lets a thread have; None where it does not say."""
+    """Return how many registers a config lets a thread have; None where it does not say."""
     if limits is None:
         return None
     most = config.get("maxnreg")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tritune.dtypes import element_bytes
-from tritune.screening.works.attention import around, merged_bytes, visit
+from tritune.screening.launch_work.attention import around, merged_bytes, visit
 from tritune.targets.limits import Limits
 from tritune.targets.ranking.work import LaunchWork
 
