@@ -34,7 +34,7 @@ from tritune.errors import TrituneError
 from tritune.store.formats import t4
 from tritune.store.formats.recorded import Recorded
 from tritune.tuning.search import DEFAULT_STRATEGY, STRATEGIES
-from tritune.tuning.search.replay import BUDGETS, Job, mean_fractions, priors_for, replay_all
+from tritune.tuning.search.replay import BUDGETS, ReplayJob, mean_fractions, priors_for, replay_all
 
 TRIALS = BUDGETS[-1]
 FAILED = "RuntimeFailedConfig"
@@ -156,7 +156,7 @@ def strategies_of_kernel_tuner() -> list[str]:
 def ours(
     spaces: Sequence[Recorded], warm: bool, wanted: Sequence[str], seeds: int
 ) -> dict[str, Any]:
-    jobs = [Job(space, priors_for(space, spaces) if warm else ()) for space in spaces]
+    jobs = [ReplayJob(space, priors_for(space, spaces) if warm else ()) for space in spaces]
     curves = replay_all(jobs, wanted, seeds)
     return {name: mean_fractions([c for c in curves if c.strategy == name]) for name in wanted}
 

@@ -80,12 +80,12 @@ def command(
     A space is never its own prior knowledge, also where its file is among those of --warm.
     """
     from tritune.tuning.search import DEFAULT_STRATEGY
-    from tritune.tuning.search.replay import Job, priors_for, replay_all
+    from tritune.tuning.search.replay import ReplayJob, priors_for, replay_all
 
     names = _strategies(strategy)
     spaces = _load(files)
     others = list(_load(warm or []).values())
-    jobs = [Job(space, priors_for(space, others)) for space in spaces.values()]
+    jobs = [ReplayJob(space, priors_for(space, others)) for space in spaces.values()]
     for label, job in zip(spaces, jobs, strict=True):
         if others and not job.warm:
             warn(f"no file of --warm has the parameters of {label}")

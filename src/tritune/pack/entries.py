@@ -8,10 +8,12 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from tritune.errors import TrituneError
 
@@ -22,11 +24,11 @@ EXTENSIONS = ("cubin", "hsaco", "obj")
 
 
 class PackError(TrituneError):
-    """A pack that cannot be used here, and why."""
+    """A pack cannot be used here."""
 
 
 class CompiledKernel(Protocol):
-    """What a compiler left: see `tritune.screening.staged.Compiled`."""
+    """The result of a compiler: see `tritune.screening.staged.Compiled`."""
 
     @property
     def key(self) -> str: ...
@@ -58,21 +60,13 @@ class Entry:
             allowed = ", ".join(EXTENSIONS)
             raise PackError(f"the pack has a binary {self.extension!r:.20}, allowed: {allowed}")
 
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Entry:
-        names = ("key", "name", "extension", "binary_sha256", "metadata_sha256")
-        return Entry(*(values[name] for name in names))
-
-    def to_json(self) -> dict[str, str]:
-        return dict(vars(self))
-
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 def keep_entry(folder: Path, compiled: CompiledKernel) -> str:
-    """Leave a compiled kernel in a folder, whole or not at all; its key."""
+    """Write a compiled kernel into a folder, whole or not at all; return its key."""
     metadata = compiled.metadata_text().encode()
     digests = sha256(compiled.kernel), sha256(metadata)
     entry = Entry(compiled.key, compiled.name, compiled.extension, *digests)
@@ -80,26 +74,26 @@ def keep_entry(folder: Path, compiled: CompiledKernel) -> str:
     write_whole(folder / entry.binary_sha256, compiled.kernel)
     write_whole(folder / entry.metadata_sha256, metadata)
     # Last, for whoever finds it may rely on the others.
-    write_whole(folder / f"{entry.key}.json", json.dumps(entry.to_json()).encode())
+    write_whole(folder / f"{entry.key}.json", msgspec.json.encode(entry))
     return entry.key
 
 
 def kept_entry(folder: Path, key: str) -> Entry | None:
-    """The entry that `keep_entry` left; None if it did not get as far."""
+    """Return the entry that `keep_entry` wrote; None if it did not get as far."""
     try:
-        return Entry.from_json(json.loads((folder / f"{key}.json").read_text()))
-    except (OSError, ValueError, KeyError):
+        return msgspec.json.decode((folder / f"{key}.json").read_bytes(), type=Entry)
+    except (OSError, ValueError):
         return None
 
 
 def keep_keys(folder: Path, name: str, keys: Sequence[str]) -> None:
-    """Leave a note of the entries that belong together."""
+    """Write down which entries belong together."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{name}.keys", json.dumps(list(keys)).encode())
 
 
 def kept_keys(folder: Path, name: str) -> list[str] | None:
-    """What `keep_keys` noted, as long as the entries themselves are there; None if nothing."""
+    """Return what `keep_keys` wrote; None if that or one of the entries is not there."""
     try:
         keys = [str(key) for key in json.loads((folder / f"{name}.keys").read_text())]
     except (OSError, ValueError, TypeError):
@@ -108,7 +102,7 @@ def kept_keys(folder: Path, name: str) -> list[str] | None:
 
 
 def install_entry(cache: Path, entry: Entry, binary: bytes, metadata: bytes) -> None:
-    """Put a kernel where Triton's file cache looks for it."""
+    """Write a kernel where Triton's file cache looks for it."""
     # As in Triton: the key in letters and digits of one case.
     folder = cache / base64.b32encode(bytes.fromhex(entry.key)).decode().rstrip("=")
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +116,7 @@ def install_entry(cache: Path, entry: Entry, binary: bytes, metadata: bytes) -> 
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file as a whole or not at all, whoever else writes it and whenever this is stopped."""
+    """Write a file as a whole or not at all, also if others write it or this is stopped."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     part.write_bytes(data)
     os.replace(part, path)

@@ -109,7 +109,7 @@ class Pack:
             install_entry(cache, entry, binary, metadata)
 
     def _check_members(self) -> None:
-        """That the archive has no members but those of packs, none twice, and none too large."""
+        """Raise PackError for members that packs do not have, that are there twice or too large."""
         size = os.fstat(self._file.fileno()).st_size
         members = self._archive.infolist()
         if size > MOST_FILE_BYTES or len(members) > MOST_MEMBERS:

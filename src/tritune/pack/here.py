@@ -1,4 +1,4 @@
-"""Whether a pack can be used on this machine, and if not, why."""
+"""Checking that a pack can be used on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tritune.targets.target import Target
 def sections_for(
     pack: Pack, target: Target, kernels: Mapping[str, Kernel], ops: Collection[str] = ()
 ) -> list[Section]:
-    """The sections of a pack that are for a target, and for these ops if any are named.
+    """Return the sections of a pack for a target, and for these ops if any are named.
 
     `kernels` are those of this tritune, by op. PackError where the pack is of another target,
     another compiler or another version of a kernel: its binaries would not be what runs here.

@@ -1,4 +1,4 @@
-"""Replaying a search on a recorded space: how near to the optimum each trial would have come.
+"""Replaying searches on recorded spaces: the fraction of the optimum after each trial.
 
 Nothing is compiled or measured, so that strategies can be compared in seconds, on devices that are
 not here. A config that failed when it was recorded costs a trial, as it does in a real run.
@@ -25,7 +25,7 @@ BUDGETS = (25, 50, 100, 200)
 
 
 @dataclass(frozen=True)
-class Job:
+class ReplayJob:
     """A recorded space to replay, and the recorded spaces that a search may begin from."""
 
     space: Recorded
@@ -53,7 +53,9 @@ def priors_for(space: Recorded, others: Sequence[Recorded]) -> tuple[Recorded, .
     )
 
 
-def replay(job: Job, strategy: str, seed: int, trials: int = BUDGETS[-1]) -> tuple[float, ...]:
+def replay(
+    job: ReplayJob, strategy: str, seed: int, trials: int = BUDGETS[-1]
+) -> tuple[float, ...]:
     """Return the fraction of the optimum after 1, 2, ... trials, one config asked for at a time."""
     results, optimum = job.space.results, job.space.best_ms
     points, priors = Listed(results), [Prior(other.results) for other in job.warm]
@@ -71,13 +73,14 @@ def replay(job: Job, strategy: str, seed: int, trials: int = BUDGETS[-1]) -> tup
 
 
 def replay_all(
-    jobs: Sequence[Job],
+    jobs: Sequence[ReplayJob],
     strategies: Sequence[str],
     seeds: int,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Curve]:
-    """Replay every strategy on every space with every seed, on all cores; `watch` hears done and
-    total.
+    """Replay every strategy on every space with every seed, on all cores.
+
+    `watch` is called with the numbers of replays that are done, and of all.
     """
     wanted = [
         (name, place, seed)
@@ -99,19 +102,18 @@ def mean_fractions(curves: Sequence[Curve]) -> list[float]:
 
 
 _Wanted = tuple[str, int, int]
-_jobs: Sequence[Job] = ()
+_jobs: Sequence[ReplayJob] = ()
 
 
-def _run(jobs: Sequence[Job], wanted: Sequence[_Wanted]) -> Iterator[Curve]:
+def _run(jobs: Sequence[ReplayJob], wanted: Sequence[_Wanted]) -> Iterator[Curve]:
     workers = min(len(wanted), len(os.sched_getaffinity(0)))
     if workers < 2:
         _begin(jobs)
         yield from map(_curve, wanted)
         return
     # A fresh interpreter, because a fork of a process with threads may hang.
-    context = get_context("spawn")
     others = set(active_children())
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(jobs,))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(jobs,))
     try:
         # A terminal interrupts children too. Theirs is blocked from birth: this process decides.
         with _without_interrupts():
@@ -134,7 +136,7 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(jobs: Sequence[Job]) -> None:
+def _begin(jobs: Sequence[ReplayJob]) -> None:
     global _jobs
     _jobs = jobs
 

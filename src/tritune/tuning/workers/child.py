@@ -90,46 +90,42 @@ def limit_memory(more_bytes: int) -> None:
 
     The limit is on data, not on addresses: torch and GPU drivers reserve addresses by the terabyte.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import resource
-
-    limit = _data_bytes() + more_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    _set_memory_limit(_data_bytes() + more_bytes)
 
 
 def lift_memory_limit() -> None:
     """Undo `limit_memory`."""
-    if sys.platform.startswith("linux"):
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    _set_memory_limit(None)
 
 
 @contextmanager
 def without_memory_limit() -> Iterator[None]:
-    """For what is no config's doing; what it leaves allocated is added to the limit."""
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    before = _data_bytes()
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    """Lift the limit for what is no config's doing; what that leaves allocated is added to it."""
+    data_bytes = _data_bytes()
+    limit = _set_memory_limit(None)
     try:
         yield
     finally:
-        if soft != resource.RLIM_INFINITY:
-            soft += max(0, _data_bytes() - before)
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        if limit is not None:
+            _set_memory_limit(limit + max(0, _data_bytes() - data_bytes))
+
+
+def _set_memory_limit(limit: int | None) -> int | None:
+    """Set the limit, or the hard limit if that is less; return the one before. None: no limit."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import resource
+
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit is None or (hard != resource.RLIM_INFINITY and limit > hard):
+        limit = hard
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return None if before == resource.RLIM_INFINITY else before
 
 
 def _data_bytes() -> int:
+    if not os.path.exists("/proc/self/status"):
+        return 0
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmData:"):
