@@ -1,4 +1,4 @@
-"""The order in which configs are worth measuring, by the targets' model of how long they take."""
+"""Ranking configs by their estimated times."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def screen(
 
 
 class _Screening:
-    """The state of one screening: what is known of each candidate so far."""
+    """The state of one screening: the builds and rejections so far."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class Case(Protocol):
         """
 
     def run(self, config: Config) -> Sequence[torch.Tensor]:
-        """Launch with the config; the outputs. Inputs may be overwritten: see `restore`."""
+        """Launch with the config; return the outputs. Inputs may be overwritten: see `restore`."""
 
     def restore(self) -> None:
         """Put back what `run` has overwritten of its inputs; nothing if it overwrites none."""

@@ -1,4 +1,4 @@
-"""What a tuning run is given, and what it says: jobs, settings, progress and outcomes."""
+"""The input and output of a tuning run: jobs, settings, progress and outcomes."""
 
 from __future__ import annotations
 

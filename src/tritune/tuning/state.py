@@ -1,4 +1,4 @@
-"""The state of a search: what each config took, the best one, and how long nothing improved."""
+"""The state of a search: the time of each config, the best one, the trials since it improved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel's launch does with a config, for the model that ranks configs (`ranking.py`).
+"""The work of a launch with a config, for the model that ranks configs (`ranking.py`).
 
 One file per kind of kernel. Nothing here knows more of a kernel than its problem's fields and its
 config: each function follows the loop of the device code with numbers in place of tiles.
@@ -34,7 +34,7 @@ WORKS: Mapping[str, Callable[[Fields, Fields, Limits], LaunchWork]] = {
 
 
 def work_of(kernel: str, problem: Fields, config: Fields, limits: Limits) -> LaunchWork:
-    """What a launch of a kernel does, given the fields of a problem and a config's parameters."""
+    """Return the work of a launch, given a problem's fields and a config's parameters."""
     if kernel not in WORKS:
         raise TrituneError(
             f"nothing is known of the work of kernel {kernel!r}, known: {', '.join(WORKS)}"

@@ -35,7 +35,7 @@ def attention_work(
     limits: Limits,
     diagonal: int | None = None,
 ) -> LaunchWork:
-    """One launch of the attention kernel.
+    """Return the work of the attention kernel.
 
     With `causal`, the query of row i sees the keys up to i + diagonal; unless that is given,
     queries and keys end together.
@@ -65,7 +65,7 @@ def attention_work(
 def visit(
     problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits, kv_dtype: str
 ) -> Phase:
-    """One block of keys and values."""
+    """Return the work for one block of keys and values."""
     block_m, block_n, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     size, value_size = problem["head_size"], problem["value_size"]
     # Warps have whole rows, so that the maximum of a row is known to those who need it.
@@ -92,7 +92,7 @@ def visit(
 
 
 def around(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Phase:
-    """Queries are read before the loop, the result is written after it."""
+    """Return the work outside the loop: queries are read, the result is written."""
     block_m, width = config["BLOCK_M"], element_bytes(problem["dtype"])
     rows = rows_computed(block_m, config["num_warps"], _smallest(config))
     size, value_size = problem["head_size"], problem["value_size"]
@@ -106,17 +106,17 @@ def around(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Phase:
 
 
 def _smallest(config: Mapping[str, Any]) -> int:
-    """Rows of a matrix instruction, which is a choice on CDNA."""
+    """Return the rows of a matrix instruction, which is a choice on CDNA."""
     return config.get("matrix_instr_nonkdim") or SMALLEST
 
 
 def merged_bytes(rows: int, value_size: int, splits: int) -> float:
-    """What the splits of all rows write for the second kernel to merge, in fp32."""
+    """Return the bytes that the splits write for the second kernel to merge, in fp32."""
     return 0.0 if splits == 1 else 4.0 * splits * rows * value_size
 
 
 def _seen(problem: Mapping[str, Any], offset: int) -> int:
-    """Keys that some query sees."""
+    """Return how many keys some query sees."""
     if not problem["causal"]:
         return int(problem["keys"])
     seen = min(problem["keys"], problem["queries"] + offset)
@@ -132,7 +132,7 @@ def _groups(
     splits: int,
     offset: int,
 ) -> Groups:
-    """Programs with as many blocks of keys each, the longest first."""
+    """Return how many programs have how many blocks of keys, the longest first."""
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     queries, keys, window = problem["queries"], problem["keys"], problem.get("window", 0)
     tiles = -(-queries * pack // block_m)

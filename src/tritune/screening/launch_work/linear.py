@@ -25,7 +25,7 @@ RESULT_OPS = 8.0
 def linear_work(
     problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits
 ) -> LaunchWork:
-    """One launch of the plain or the quantized kernel."""
+    """Return the work of the plain or the quantized kernel."""
     block_m, block_n, split = config["BLOCK_M"], config["BLOCK_N"], config.get("SPLIT_K", 1)
     rows, n, k = problem["rows"], problem["n"], problem["k"]
     tiles = -(-rows // block_m) * -(-n // block_n)
@@ -79,7 +79,7 @@ def _by_lanes(
     width: float,
     weight_width: float,
 ) -> Phase:
-    """Element by element, for few rows: no matrix instruction, no shared memory."""
+    """Return an iteration for few rows: no matrix instruction, no shared memory."""
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     products = block_m * block_n * block_k
     loaded = block_k * (block_m * width + block_n * weight_width)

@@ -14,7 +14,7 @@ from tritune.targets.ranking.work import LaunchWork
 def paged_attention_work(
     problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits
 ) -> LaunchWork:
-    """One launch of the paged kernel: the heads that share keys are rows of one program."""
+    """Return the work of the paged kernel: heads that share keys are rows of one program."""
     splits, sequences = config.get("NUM_SPLITS", 1), problem["sequences"]
     kv_heads, rows = problem["kv_heads"], problem["queries"] * problem["group"]
     # Of windows, the problem counts the keys that they leave.

@@ -6,7 +6,7 @@ from tritune.targets.limits import Limits
 
 #: Rows of the smallest matrix instruction, and of the sums that it adds to along K.
 SMALLEST = 16
-#: Instructions per trip and warp for addresses, the loop itself and waiting.
+#: Instructions per iteration and warp for addresses, the loop itself and waiting.
 LOOP_OPS = 80.0
 #: Operations per 16 bytes that a lane loads: where they are, and whether they exist.
 LOAD_OPS = 4.0
@@ -17,17 +17,17 @@ GATHER_COST = 4.0
 
 
 def loop_ops(loaded_bytes: float, warps: int, limits: Limits) -> float:
-    """Operations on lanes that every trip costs beside its arithmetic."""
+    """Return the operations on lanes of an iteration beside its arithmetic."""
     return LOOP_OPS * warps * limits.warp_size + LOAD_OPS * loaded_bytes / 16
 
 
 def rows_computed(rows: int, warps_along: int, smallest: int = SMALLEST) -> int:
-    """Rows that warps along this axis compute: where there are too few, several have the same."""
+    """Return the rows that warps along this axis compute; of few, several compute the same."""
     return max(rows, smallest * warps_along)
 
 
 def reads(rows: int, warps_along: int, warps: int, limits: Limits) -> float:
-    """How often the other operand is read from shared memory for so many rows of a product.
+    """Return how often a product of so many rows reads the other operand from shared memory.
 
     Usually each of the warps along the rows reads it. Hopper's and Blackwell's own instructions
     read it once for the 64 or 128 rows that they work on.
@@ -42,7 +42,7 @@ def reads(rows: int, warps_along: int, warps: int, limits: Limits) -> float:
 
 
 def square(rows: int, columns: int, warps: int) -> tuple[int, int]:
-    """Warps along rows and columns, so that each has a tile as square as can be."""
+    """Return the warps along rows and columns that give each a tile as square as possible."""
     along, across = 1, 1
     while along * across < warps:
         if rows // along >= columns // across:
@@ -53,7 +53,7 @@ def square(rows: int, columns: int, warps: int) -> tuple[int, int]:
 
 
 def gathered(operand_bytes: float, times_read: float, limits: Limits) -> tuple[float, float]:
-    """Bytes and operations that an operand costs more if it is not contiguous along K.
+    """Return the bytes and operations that an operand costs more if not contiguous along K.
 
     Where no instruction transposes what it reads, lanes read single elements, two bytes of the
     eight that they could have, and put them together.

@@ -17,7 +17,7 @@ NORM_OPS, GATED_OPS, ROPE_OPS = 8.0, 14.0, 10.0
 def rms_norm_work(
     problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits
 ) -> LaunchWork:
-    """Rows that fit a block are read once; longer ones in a loop, and again to be scaled."""
+    """Return the work of RMS norm: rows longer than a block are read in a loop, and read twice."""
     rows, columns, width = problem["rows"], problem["columns"], element_bytes(problem["dtype"])
     block, at_once = config["BLOCK"], config["ROWS"]
     # x and the weight; the residual too where it is added.
@@ -34,7 +34,7 @@ def rms_norm_work(
 
 
 def gated_work(problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits) -> LaunchWork:
-    """An activation of one tensor times another."""
+    """Return the work of an activation of one tensor times another."""
     rows, columns, width = problem["rows"], problem["columns"], element_bytes(problem["dtype"])
     block, at_once = config["BLOCK"], config["ROWS"]
     programs = -(-rows // at_once) * -(-columns // block)
@@ -46,7 +46,7 @@ def gated_work(problem: Mapping[str, Any], config: Mapping[str, Any], limits: Li
 
 
 def rope_work(problem: Mapping[str, Any], config: Mapping[str, Any], limits: Limits) -> LaunchWork:
-    """Heads of tokens, some at a time; the tables of a token are read once."""
+    """Return the work of rotary embedding; the tables of a token are read once."""
     tokens, size, width = problem["tokens"], problem["size"], element_bytes(problem["dtype"])
     heads = problem["q_heads"] + problem["k_heads"]
     at_once, parts = config["HEADS"], config["PARTS"]

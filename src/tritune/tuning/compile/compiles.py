@@ -1,4 +1,4 @@
-"""How often Triton has compiled: what it found in its cache does not count."""
+"""Counting Triton's compilations; what it found in its cache does not count."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class CompileCount:
 
 @functools.cache
 def compile_count() -> CompileCount:
-    """This process's count, begun when it is first asked for."""
+    """Return this process's count, which begins with the first call."""
     return CompileCount()

@@ -1,4 +1,4 @@
-"""What every process pays once, before the first config's clock runs.
+"""Triton's start-up work, done once per process before the first config's clock runs.
 
 Triton hashes its own library, loads a backend and makes a launcher when it is first used: a second
 or so that is no config's doing.

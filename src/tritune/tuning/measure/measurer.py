@@ -168,7 +168,7 @@ class Measurer:
 
 
 def _write(path: Path, known: dict[str, Any]) -> None:
-    """Whole or not at all: the process may be killed meanwhile."""
+    """Write a file as a whole or not at all: the process may be killed meanwhile."""
     part = path.with_suffix(".part")
     torch.save(known, part)
     os.replace(part, path)

@@ -66,7 +66,7 @@ class Race(Generic[E]):
         del self.rounds[entry]
 
     def ceiling_ms(self, entry: E) -> float | None:
-        """Above this a candidate is hopeless; None where it stays anyway or nobody knows yet."""
+        """Return the time above which a candidate is hopeless; None if that cannot be told."""
         best = self._best()
         if best is None or entry == best or entry in self._keep:
             return None

@@ -1,4 +1,4 @@
-"""One sample of how long a call takes, with cold caches: on a CPU and on a GPU."""
+"""Stopwatches for CPUs and GPUs: the time of a call with cold caches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stopwatch(Protocol):
 
 
 class CpuStopwatch:
-    """The clock on the wall. `prepare` is called before each sample, outside of the time."""
+    """Wall-clock time. `prepare` is called before each sample, outside of the time."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ def stopwatch(
 
 
 class _NoCollection:
-    """No garbage collection while the clock runs."""
+    """A block without garbage collection, for while the clock runs."""
 
     def __enter__(self) -> None:
         self._was_on = gc.isenabled()

@@ -1,4 +1,4 @@
-"""The gate that every config passes before its time counts."""
+"""Verification of a config's results, before its time counts."""
 
 from __future__ import annotations
 

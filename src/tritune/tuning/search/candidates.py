@@ -1,4 +1,4 @@
-"""The configs that a model looks at, with their vectors: all of a space, or a part that grows."""
+"""The candidates of the surrogate with their vectors: a whole space, or a part that grows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = 20_000
 
 
 class Candidates:
-    """Configs in rows: `plain` is what they are, `full` also how they did elsewhere."""
+    """Configs in rows: `plain` has their encodings, `full` also their times elsewhere."""
 
     def __init__(self, points: Points, rng: random.Random, prior: Sequence[Prior]) -> None:
         self.complete = points.size() <= LISTABLE

@@ -1,4 +1,4 @@
-"""Configs as vectors in which near means alike, for a model to learn from."""
+"""Encoding of configs as vectors in which similar configs are close."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _Column = Mapping[tuple[type, Value] | None, float]
 class Encoding:
     """Turns configs into rows of numbers between 0 and 1.
 
-    A number has two faces. Its size, on a logarithmic scale: doubling a tile matters alike
-    everywhere. And how often it can be halved: hardware works in powers of two, and 96 is in many
-    ways nearer to 32 than to 100. Text becomes one column per value, for it has no order.
+    A number has two features: its size on a logarithmic scale, because doubling a tile matters
+    alike everywhere, and how often it can be halved, because hardware works in powers of two: 96
+    is in many ways nearer to 32 than to 100. Text has no order: it becomes one column per value.
     """
 
     def __init__(self, parameters: Mapping[str, Sequence[Value]]) -> None:
@@ -51,18 +51,18 @@ def _columns(values: Sequence[Value]) -> list[_Column]:
     if any(isinstance(value, str) for value in values):
         return [{key: float(key == one) for key in keys} for one in keys]
     numbers = [float(value) for value in values]
-    faces: list[Callable[[float], float]] = [_size(numbers)]
+    features: list[Callable[[float], float]] = [_size(numbers)]
     if all(number.is_integer() for number in numbers):
         # Among powers of two the halvings say nothing that the size does not.
         powers = all(abs(int(number)).bit_count() <= 1 for number in numbers)
         if not powers and len(set(map(_halvings, numbers))) > 1:
-            faces.append(_halvings)
+            features.append(_halvings)
     found: list[_Column] = []
-    for face in faces:
-        low, high = min(map(face, numbers)), max(map(face, numbers))
+    for feature in features:
+        low, high = min(map(feature, numbers)), max(map(feature, numbers))
         found.append(
             {
-                key: (face(number) - low) / (high - low)
+                key: (feature(number) - low) / (high - low)
                 for key, number in zip(keys, numbers, strict=True)
             }
         )

@@ -1,4 +1,4 @@
-"""Every config, in the order of the space."""
+"""Exhaustive search: every config, in the order of the space."""
 
 from __future__ import annotations
 

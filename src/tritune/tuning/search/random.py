@@ -1,4 +1,4 @@
-"""Configs by chance: the yardstick for every other strategy."""
+"""Random search: the baseline for every other strategy."""
 
 from __future__ import annotations
 

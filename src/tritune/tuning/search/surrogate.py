@@ -1,4 +1,4 @@
-"""A model of the space: learns times and failures, and tries what promises the most."""
+"""Bayesian optimisation: Gaussian processes as surrogates for times and failures."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Surrogate(Strategy):
         worked = sum(ms is not None for ms in self.results.values())
         if len(taken) < self._blind or worked < 2:
             return candidates.configs[self._farthest(candidates.plain, taken)]
-        promise = self._promise(candidates)
-        promise[taken] = -np.inf
-        return candidates.configs[int(promise.argmax())]
+        expected = self._expected_improvement(candidates)
+        expected[taken] = -np.inf
+        return candidates.configs[int(expected.argmax())]
 
     def _prepare(self) -> Candidates:
         candidates = self._candidates = Candidates(self.points, self.rng, self.prior)
@@ -113,8 +113,8 @@ class Surrogate(Strategy):
         apart = ((vectors[some][:, None] - vectors[taken][None]) ** 2).sum(2).min(1)
         return some[int(apart.argmax())]
 
-    def _promise(self, candidates: Candidates) -> Array:
-        """Return how much better than the best each candidate is expected to be."""
+    def _expected_improvement(self, candidates: Candidates) -> Array:
+        """Return the expected improvement of each candidate, times the chance that it works."""
         refit = len(self.results) >= self._fitted_to * REFIT
         if refit:
             self._fitted_to = len(self.results)
@@ -122,10 +122,10 @@ class Surrogate(Strategy):
         else:
             self._learned += list(self.results)[self._heard :]
         self._heard = len(self.results)
-        promise = self._improvement(candidates, refit)
+        expected = self._improvement(candidates, refit)
         if any(self.results[config] is None for config in self._learned):
-            promise *= self._chance(candidates, refit)
-        return promise
+            expected *= self._chance(candidates, refit)
+        return expected
 
     def _choose(self) -> list[Config]:
         """Choose what to learn from: everything, or when that is much, the best and some others."""

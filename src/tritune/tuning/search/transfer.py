@@ -1,4 +1,4 @@
-"""Transfer: times from elsewhere, as columns that a model can begin from."""
+"""Transfer learning: times from other problems and devices as features of the surrogate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME_LENGTH = 0.3
 
 @dataclass(frozen=True)
 class Transfer:
-    """One more column of the candidates' vectors for each prior, and length scales to expect.
+    """A feature of the candidates for each prior, and length scales to expect.
 
     A column holds the logarithms of times from 0, the best, to 1: what did alike elsewhere will do
     alike here, well or badly, even where the best there is not the best here.

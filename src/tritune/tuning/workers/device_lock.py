@@ -1,4 +1,4 @@
-"""One process at a time measures on a device: what two measure at once is wrong for both.
+"""The lock on a device: two processes that measure at once would disturb each other.
 
 The processes of one user on one machine exclude each other by locks on files, which the system
 releases when a process ends, however it ends. The CPUs of a machine are one device, a GPU is one.

@@ -1,4 +1,4 @@
-"""The worker processes of a run, kept from one case to the next: to start them takes seconds."""
+"""The worker processes of a run, kept from case to case because starting them takes seconds."""
 
 from __future__ import annotations
 
