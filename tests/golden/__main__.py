@@ -39,7 +39,7 @@ def compare(update: bool, names: str) -> int:
     if update:
         hashes.write(hashes.LOWERED, str(CODE_GENERATION), now if not names else {**before, **now})
     gpu_changed = []
-    if binaries.pinned():
+    if binaries.pinned() and not names:
         gpu_version, gpu_before = hashes.read(hashes.BINARIES)
         gpu_now = binaries.summaries()
         gpu_changed = hashes.changes(gpu_before, gpu_now)

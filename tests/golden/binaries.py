@@ -1,4 +1,4 @@
-"""Digests of what tritune's kernels compile to for GPUs, with their default configs.
+"""Digests of PTX and of AMD's binaries of tritune's kernels, with their default configs.
 
 They depend on the versions of Triton and of its assemblers, so they are compared on the pinned
 Triton only.
@@ -6,6 +6,7 @@ Triton only.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import triton
 
 from tests.golden import hashes
 from tritune.screening.capture import absent_device, launches_of
-from tritune.screening.staged import StagedCompiler
+from tritune.screening.staged import _FOR_DEBUGGERS, Compiled, StagedCompiler
 from tritune.targets.binary.same_code import code_digest
 from tritune.targets.target import Target
 from tritune.workloads.catalog import workload_named
@@ -62,7 +63,17 @@ def summary(op: str, fields: Mapping[str, Any], target: Target) -> str:
     compiler, inputs = StagedCompiler(target), workload.empty_inputs(problem)
     with absent_device(target):
         compiled = [compiler.compile(source) for source in launches_of(workload, inputs, config)]
-    return " ".join(code_digest(each.kernel)[:16] for each in compiled)
+    return " ".join(map(_digest, compiled))
+
+
+def _digest(compiled: Compiled) -> str:
+    ptx = compiled.asm.get("ptx")
+    if ptx is None:
+        return code_digest(compiled.kernel)[:16]
+    # Not the binary: ptxas does not always make the same of the same text.
+    lines = _FOR_DEBUGGERS["cubin"].sub("", ptx).splitlines()
+    text = "\n".join(line for line in lines if line.strip())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def summaries() -> hashes.Summaries:
