@@ -1,5 +1,7 @@
 """The backend as Triton sees it: discovery, options, targets, and the tools that use it."""
 
+import contextlib
+import gc
 import warnings
 
 import pytest
@@ -12,9 +14,9 @@ from triton.compiler import ASTSource, make_backend
 
 import tritune.cpu
 from tests.cpu import programs
-from tritune.cpu import codegen, driver, features
+from tritune.cpu import codegen, compiler, driver, features, lower
 from tritune.cpu.driver import CPUDriver
-from tritune.errors import LaunchError
+from tritune.errors import CompileError, LaunchError
 
 
 @triton.jit
@@ -150,6 +152,31 @@ class TestOptions:
             kernel = add[(8,)](x, y, out, 1000, BLOCK=128, num_warps=warps)
             assert kernel.metadata.num_warps == warps
         assert codegen.assembly.cache_info().misses == before
+
+    @pytest.mark.parametrize("enabled", [True, False])
+    @pytest.mark.parametrize("fails", [True, False])
+    def test_the_garbage_collector_pauses_while_a_kernel_is_lowered(
+        self, monkeypatch, enabled, fails
+    ):
+        lower_module, seen = lower.lower, []
+
+        def watched(*arguments):
+            seen.append(gc.isenabled())
+            if fails:
+                raise CompileError("tt.load", "not today")
+            return lower_module(*arguments)
+
+        monkeypatch.setattr(lower, "lower", watched)
+        monkeypatch.setattr(compiler, "_lowered", compiler._lowered.__wrapped__)
+        before = gc.isenabled()
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with pytest.raises(CompileError) if fails else contextlib.nullcontext():
+                compiled("x86-64-v3", micro_m=1 + 2 * enabled + fails)
+            after = gc.isenabled()
+        finally:
+            (gc.enable if before else gc.disable)()
+        assert (seen, after) == ([False], enabled)
 
     def test_an_option_that_nobody_knows_is_refused(self):
         x, y, out = inputs()

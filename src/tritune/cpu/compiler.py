@@ -6,7 +6,10 @@ Triton imports this module when it is imported itself, so nothing that can fail 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if "triton" not in sys.modules:
@@ -129,13 +132,26 @@ def _lowered(text: str, options: CodeOptions, cpu: Cpu) -> tuple[str, dict[str, 
     """
     from tritune.cpu import lower, ttir
 
-    module = ttir.parse(text)
-    # One byte, not none: programs divide a device's shared memory by what a kernel uses of it.
-    metadata: dict[str, Any] = {"name": module.entry.name, "shared": 1, "asserts": []}
-    lowered = lower.lower(module, options, cpu, metadata)
+    with _garbage_collection_paused():
+        module = ttir.parse(text)
+        # One byte, not none: programs divide a device's shared memory by what a kernel uses of it.
+        metadata: dict[str, Any] = {"name": module.entry.name, "shared": 1, "asserts": []}
+        lowered = lower.lower(module, options, cpu, metadata)
     # The launcher flushes the output of kernels that print.
     metadata["prints"] = "printf" in lowered
     return lowered, metadata
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: with it, traversing the IR again and again doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @functools.cache
