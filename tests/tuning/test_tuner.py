@@ -17,8 +17,8 @@ from tests.tuning import faulty, killable
 from tests.tuning.tasks import DEVICE, EFFORT, TASK, job, settings, tune
 from tritune.space import Config, Listed
 from tritune.store import Store
+from tritune.store.decide_winner import PAIRED_ROUNDS
 from tritune.store.verify import verify
-from tritune.store.winner import PAIRED_ROUNDS
 from tritune.tuning.job import Outcome, Progress
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import begin_run, tune_case

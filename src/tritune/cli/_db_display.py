@@ -12,9 +12,9 @@ from rich.markup import escape
 
 from tritune.cli._terminal import console, table, warn
 from tritune.store import FormatError, Store
+from tritune.store.decide_winner import Winner
 from tritune.store.document import to_json
 from tritune.store.summary import Summary
-from tritune.store.winner import Winner
 from tritune.targets.device import Device
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ class CPUBackend(BaseBackend):
         return metadata.num_warps, metadata.num_ctas, metadata.shared
 
     def add_stages(self, stages: dict[str, Any], options: CPUOptions, language: Any = None) -> None:
-        from tritune.cpu import stage
+        from tritune.cpu import stage_errors
         from tritune.errors import CompileError
 
         if getattr(language, "name", "TRITON") != "TRITON":
@@ -121,7 +121,7 @@ class CPUBackend(BaseBackend):
             return loader.seal(codegen.object_code(generated_from.get(asm, ""), asm, cpu))
 
         own = {"ttir": make_ttir, "llir": make_llir, "asm": make_asm, "obj": make_obj}
-        stages.update(stage.guarded(own))
+        stages.update(stage_errors.guarded(own))
 
 
 @functools.lru_cache(16)

@@ -68,9 +68,9 @@ def enable_all() -> Enabled:
 def enable_in_children() -> None:
     """Have `enable_all` called in the Python processes that this one starts, if they use torch.
 
-    They find the folder `inherited` first on PYTHONPATH, and in it what Python runs at its start.
+    They find the folder `child_processes` first on PYTHONPATH, with what Python runs at its start.
     """
-    folder = str(Path(__file__).with_name("inherited"))
+    folder = str(Path(__file__).with_name("child_processes"))
     before = os.environ.get("PYTHONPATH")
     path = [] if not before else before.split(os.pathsep)
     if folder not in path:

@@ -32,7 +32,7 @@ from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import MakeRule, folded, one_by_one
 from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check, checks_values, given, shape_of
-from tritune.ops.call.library import register
+from tritune.ops.call.registration import register
 from tritune.ops.call.trace import Trace, cdiv
 
 __all__ = ["LARGEST_HEAD", "attention", "attention_varlen"]

@@ -14,7 +14,7 @@ from tritune.ops.call.batching import leading
 from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check
 from tritune.ops.call.folding import Strides, fold, pair, split
-from tritune.ops.call.library import register
+from tritune.ops.call.registration import register
 from tritune.ops.call.trace import Trace, cdiv
 
 #: What `approximate` may be, and the activation that it selects.

@@ -17,7 +17,7 @@ from tritune.ops.call.autocast import autocast, autocasts
 from tritune.ops.call.batching import leading
 from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check, given, shape_of
-from tritune.ops.call.library import register
+from tritune.ops.call.registration import register
 from tritune.ops.call.trace import Trace, cdiv
 from tritune.ops.quantize import QuantizedWeight
 from tritune.targets.device import compile_target

@@ -16,7 +16,7 @@ from tritune.ops.call.attention_problems import Options, default_scale, paged_pr
 from tritune.ops.call.attention_splits import contiguous, launch_splits
 from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check, checks_values, given, shape_of
-from tritune.ops.call.library import register
+from tritune.ops.call.registration import register
 from tritune.ops.call.trace import Trace
 from tritune.targets.device import compile_target
 

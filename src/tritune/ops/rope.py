@@ -16,7 +16,7 @@ from tritune.ops.call.batching import one_by_one
 from tritune.ops.call.call_cache import CallCache
 from tritune.ops.call.checks import Check, checks_values, given, shape_of
 from tritune.ops.call.folding import Strides, fold, pair, split
-from tritune.ops.call.library import register
+from tritune.ops.call.registration import register
 from tritune.ops.call.trace import Trace, cdiv
 
 _cache, _inplace_cache = CallCache(), CallCache()

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from tritune.space import Config
 from tritune.store import rows, schema
 from tritune.store.database import Database
+from tritune.store.decide_winner import Winner, decide
 from tritune.store.errors import StoreError
 from tritune.store.location import locate
 from tritune.store.queries import (
@@ -25,7 +26,6 @@ from tritune.store.queries import (
     upsert,
 )
 from tritune.store.records import Build, Run, Samples, Task, Trial
-from tritune.store.winner import Winner, decide
 from tritune.targets.device import Device
 
 

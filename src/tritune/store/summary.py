@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from tritune.store.decide_winner import Winner, decide
 from tritune.store.queries import task_order
 from tritune.store.records import Task
 from tritune.store.store import Store
-from tritune.store.winner import Winner, decide
 
 
 @dataclass(frozen=True)

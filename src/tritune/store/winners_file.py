@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tritune.space import Config
+from tritune.store.decide_winner import Winner
 from tritune.store.document import device_from_json, problem_from_json, read, to_json
 from tritune.store.errors import FormatError
 from tritune.store.export import check_version
 from tritune.store.jsonfile import brief, load, write
 from tritune.store.records import Milliseconds, Task
-from tritune.store.winner import Winner
 from tritune.targets.device import Device
 
 FORMAT = "tritune-winners"

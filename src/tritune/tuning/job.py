@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tritune.space import Config, Points
+from tritune.store.decide_winner import Winner
 from tritune.store.records import Task
-from tritune.store.winner import Winner
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import Effort
 from tritune.tuning.search import DEFAULT_STRATEGY, Prior

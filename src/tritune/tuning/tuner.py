@@ -25,8 +25,8 @@ from typing import Any
 
 from tritune.space import Config
 from tritune.store import Store
+from tritune.store.decide_winner import PAIRED_ROUNDS
 from tritune.store.records import UNDECIDED, Run, Samples, Trial
-from tritune.store.winner import PAIRED_ROUNDS
 from tritune.tuning.case import VENDOR, Entry
 from tritune.tuning.compile.binaries import signature_of
 from tritune.tuning.compile.builder import BuildResult
@@ -38,7 +38,7 @@ from tritune.tuning.measure.statistics import Round, median, pooled
 from tritune.tuning.state import SearchState
 from tritune.tuning.workers.device_lock import device_lock
 from tritune.tuning.workers.failures import Failure
-from tritune.tuning.workers.workers import Workers
+from tritune.tuning.workers.kept_workers import Workers
 
 #: The shoot-out gets at most this share of a budget.
 FINAL_SHARE = 0.25

@@ -35,7 +35,7 @@ from tritune.tuning.job import Job, Outcome, Progress, Settings
 from tritune.tuning.measure.environment import environment
 from tritune.tuning.search import Prior
 from tritune.tuning.tuner import begin_run, tune_case
-from tritune.tuning.workers.workers import Workers
+from tritune.tuning.workers.kept_workers import Workers
 from tritune.workloads.catalog import WORKLOADS, workload_named, workload_of
 from tritune.workloads.problems.parse import types_of
 from tritune.workloads.tuning_from_pack import packed_job

@@ -10,10 +10,10 @@ import torch
 from triton import knobs
 
 from tritune.kernels.kernel import Problem
+from tritune.pack.check_usable import sections_for
 from tritune.pack.contents import Section
 from tritune.pack.entries import PackError
 from tritune.pack.file import Pack
-from tritune.pack.here import sections_for
 from tritune.space import Listed
 from tritune.targets.device import target_of
 from tritune.targets.target import Target

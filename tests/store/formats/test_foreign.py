@@ -25,11 +25,11 @@ from tests.store.made import config, prepared, rounds, trial
 from tritune.space import Config
 from tritune.store import FormatError, Store, StoreError
 from tritune.store.contents import contents
+from tritune.store.decide_winner import Winner
 from tritune.store.formats.foreign import literal, named_device
 from tritune.store.formats.recognise import WRITERS, files_in, read
 from tritune.store.merge import absorb
 from tritune.store.verify import verify
-from tritune.store.winner import Winner
 
 
 def imported(store: Store, path: Path) -> list[Winner]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tritune.space import Config
 from tritune.store.contents import Contents
+from tritune.store.decide_winner import Winner
 from tritune.store.document import config_from_json
 from tritune.store.document import read as document_of
 from tritune.store.errors import FormatError
@@ -31,7 +32,6 @@ from tritune.store.formats.foreign import (
 )
 from tritune.store.jsonfile import brief, write
 from tritune.store.records import Run, Task, Trial, problem_text
-from tritune.store.winner import Winner
 from tritune.targets.device import Device
 
 FILE = "cache.json"

@@ -10,11 +10,11 @@ from typing import Any
 
 from tritune.space import Config
 from tritune.store.contents import Contents
+from tritune.store.decide_winner import Winner, decide
 from tritune.store.document import compact
 from tritune.store.errors import FormatError
 from tritune.store.jsonfile import brief, time_ms
 from tritune.store.records import Run, Samples, Task, Trial
-from tritune.store.winner import Winner, decide
 from tritune.targets.device import Device
 from tritune.targets.target import Target
 

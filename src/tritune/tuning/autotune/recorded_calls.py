@@ -167,7 +167,7 @@ def tune_recorded_calls(
     """Tune calls one after the other; what is in the store is not measured again."""
     from tritune.tuning.measure.environment import environment
     from tritune.tuning.tuner import begin_run, tune_case
-    from tritune.tuning.workers.workers import Workers
+    from tritune.tuning.workers.kept_workers import Workers
 
     if not calls:
         return

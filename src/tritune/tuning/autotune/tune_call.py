@@ -22,8 +22,8 @@ from tritune.kernels.kernel import Kernel, Problem
 from tritune.policy.sources import PolicySource, StoreSource, warn_once
 from tritune.space import Config, Space
 from tritune.store import Store
+from tritune.store.decide_winner import Winner, decide
 from tritune.store.records import Samples, Task, Trial, problem_text
-from tritune.store.winner import Winner, decide
 from tritune.targets.device import detect
 from tritune.tuning.autotune.call_case import open_case
 from tritune.tuning.autotune.call_folder import TunableCall, WrittenCase, write_case
@@ -137,7 +137,7 @@ def tune_written(task: CallTask, written: WrittenCase, store: Store) -> TuningRe
     """Tune a call that is in a folder; None where no config works, or nothing could be decided."""
     # Programs whose winners are stored do without what a search needs.
     from tritune.tuning.tuner import tune_case
-    from tritune.tuning.workers.workers import shared_workers
+    from tritune.tuning.workers.kept_workers import shared_workers
 
     settings = settings_for(task, written.nbytes)
     run = _begin_run(store, settings)

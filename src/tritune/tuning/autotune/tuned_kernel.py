@@ -62,7 +62,7 @@ from tritune.tuning.autotune.tune_call import (
 )
 from tritune.tuning.measure.statistics import pooled
 from tritune.tuning.workers.background import run_in_background
-from tritune.tuning.workers.process import WorkerError
+from tritune.tuning.workers.worker import WorkerError
 
 Reference: TypeAlias = "Mapping[str, torch.Tensor] | Callable[..., Any]"
 

@@ -15,7 +15,7 @@ from typing import Any
 from tritune.space import Config
 from tritune.tuning.compile.builder import BuildResult
 from tritune.tuning.workers.failures import Failure
-from tritune.tuning.workers.process import TICK_SECONDS, Death, Reply, Report, Worker, WorkerError
+from tritune.tuning.workers.worker import TICK_SECONDS, Death, Reply, Report, Worker, WorkerError
 
 #: Nobody looks so late unless the whole group of processes was stopped for a while.
 _SUSPENDED_SECONDS = 5.0

@@ -14,7 +14,7 @@ from tritune.tuning.measure.measurer import Timing
 from tritune.tuning.measure.race import Race
 from tritune.tuning.measure.statistics import Round
 from tritune.tuning.workers.failures import Failure
-from tritune.tuning.workers.process import Death, Worker, WorkerError
+from tritune.tuning.workers.worker import Death, Worker, WorkerError
 
 #: A race in which other processes keep too many samples from being taken is given so many times
 #: the rounds that it needs at least, but no more.

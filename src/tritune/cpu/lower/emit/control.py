@@ -17,7 +17,7 @@ from tritune.cpu.lower.analysis.usage import is_eager, walk
 from tritune.cpu.lower.context import ZERO, Buffer, Context, row_major
 from tritune.cpu.lower.emit import effects, elementwise, nests, prefetch, reduce
 from tritune.cpu.lower.emit.carried import LoopCarried
-from tritune.cpu.lower.emit.evaluate import Nest, can_evaluate, constant_value
+from tritune.cpu.lower.emit.lazy_tensors import Nest, can_evaluate, constant_value
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.dot import emit_dot, plan_dots
 from tritune.cpu.lower.gemm.skinny import uses_bf16_dot

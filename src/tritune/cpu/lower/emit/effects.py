@@ -11,8 +11,8 @@ from tritune.cpu.lower.context import ZERO, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.convert import narrow, widen
 from tritune.cpu.lower.emit.elementwise import float_extreme
-from tritune.cpu.lower.emit.evaluate import Nest
 from tritune.cpu.lower.emit.lanes import Lanes
+from tritune.cpu.lower.emit.lazy_tensors import Nest
 from tritune.cpu.lower.llvm import (
     DOUBLE,
     I1,

@@ -12,8 +12,8 @@ from llvmlite import ir as ll
 from tritune.cpu import ir
 from tritune.cpu.lower.context import Buffer, Context, Point
 from tritune.cpu.lower.emit import prefetch
-from tritune.cpu.lower.emit.evaluate import Nest, can_evaluate
 from tritune.cpu.lower.emit.lanes import Lanes
+from tritune.cpu.lower.emit.lazy_tensors import Nest, can_evaluate
 from tritune.cpu.lower.emit.prefetch import LoopInfo
 from tritune.cpu.lower.llvm import I64, i64
 

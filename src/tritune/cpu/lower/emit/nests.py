@@ -11,8 +11,8 @@ from tritune.cpu.lower.analysis.affine import AffineRanges
 from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, origin
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory
-from tritune.cpu.lower.emit.evaluate import Assumptions, Nest
 from tritune.cpu.lower.emit.lanes import Lanes, to_vector, vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions, Nest
 from tritune.cpu.lower.llvm import i64, pointee
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.cpu.lower.schedule.nest import NestPlan

@@ -19,9 +19,9 @@ from tritune.cpu.lower.analysis.usage import combined_by
 from tritune.cpu.lower.context import ZERO, Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests
 from tritune.cpu.lower.emit.effects import Assertion
-from tritune.cpu.lower.emit.evaluate import Assumptions, Nest, constant_value
 from tritune.cpu.lower.emit.horizontal import reduce_lanes
 from tritune.cpu.lower.emit.lanes import Lanes, in_register, to_vector, vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions, Nest, constant_value
 from tritune.cpu.lower.llvm import constant, i64, lanes_of, scalar_type, vector_of
 from tritune.cpu.lower.schedule import nest as schedule
 from tritune.cpu.lower.schedule.nest import NestPlan, versioned

@@ -17,7 +17,7 @@ from tritune.cpu.lower.analysis.affine import AffineRanges
 from tritune.cpu.lower.analysis.usage import Usage, walk
 from tritune.cpu.lower.context import Buffer, Context
 from tritune.cpu.lower.emit import nests, prefetch
-from tritune.cpu.lower.emit.evaluate import Assumptions
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
 from tritune.cpu.lower.gemm.microkernel import BufferScalars, MicroKernel, PointerScalars, Scalars
 from tritune.cpu.lower.gemm.skinny import emit_skinny

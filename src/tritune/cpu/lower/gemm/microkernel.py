@@ -16,8 +16,8 @@ from tritune.cpu.lower.analysis.affine import AffineForm
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests, prefetch
 from tritune.cpu.lower.emit.convert import narrow, widen
-from tritune.cpu.lower.emit.evaluate import Nest
 from tritune.cpu.lower.emit.lanes import in_register, to_vector
+from tritune.cpu.lower.emit.lazy_tensors import Nest
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.llvm import (
     Number,

@@ -22,8 +22,8 @@ from llvmlite import ir as ll
 from tritune.cpu import ir
 from tritune.cpu.lower.analysis.usage import constant_of
 from tritune.cpu.lower.context import Context, Point
-from tritune.cpu.lower.emit.evaluate import Nest, move_point
 from tritune.cpu.lower.emit.lanes import to_vector
+from tritune.cpu.lower.emit.lazy_tensors import Nest, move_point
 from tritune.cpu.lower.llvm import I16, constant, vector_of
 
 #: The bits of a bf16: the exponent of 128, and 64 with either sign.

@@ -20,14 +20,14 @@ from __future__ import annotations
 from tritune.cpu import ir
 from tritune.cpu.lower.context import Buffer, Context
 from tritune.cpu.lower.emit import nests
-from tritune.cpu.lower.emit.evaluate import Assumptions
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
 from tritune.cpu.lower.gemm.skinny_inner import InnerProduct
 from tritune.cpu.lower.gemm.skinny_kernel import SkinnyKernel
 from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
 from tritune.cpu.lower.gemm.skinny_outer import OuterProduct
-from tritune.cpu.lower.gemm.stream import StreamedOperand
+from tritune.cpu.lower.gemm.streamed_operand import StreamedOperand
 from tritune.cpu.lower.schedule import nest as schedule
 
 #: The smallest k for which bytes are multiplied as bf16.

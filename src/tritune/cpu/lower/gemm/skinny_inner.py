@@ -10,14 +10,14 @@ from llvmlite import ir as ll
 from tritune.cpu import floats
 from tritune.cpu.lower.context import Buffer, Context, Index
 from tritune.cpu.lower.emit import memory, nests
-from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.emit.horizontal import reduce_lanes
 from tritune.cpu.lower.emit.lanes import in_register, vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
 from tritune.cpu.lower.gemm.skinny_kernel import SkinnyKernel
 from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
-from tritune.cpu.lower.gemm.stream import Deinterleaved, StreamedOperand
+from tritune.cpu.lower.gemm.streamed_operand import Deinterleaved, StreamedOperand
 from tritune.cpu.lower.llvm import FLOAT, I16, constant, i64, vector_of
 
 #: Vectors along k in one iteration of the loop over k.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from llvmlite import ir as ll
 
 from tritune.cpu.lower.context import Buffer, Context, Point
-from tritune.cpu.lower.emit.evaluate import Assumptions, Nest
 from tritune.cpu.lower.emit.lanes import to_vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions, Nest
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
 from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
-from tritune.cpu.lower.gemm.stream import Deinterleaved, StreamedOperand
+from tritune.cpu.lower.gemm.streamed_operand import Deinterleaved, StreamedOperand
 
 
 class SkinnyKernel:

@@ -6,12 +6,12 @@ from llvmlite import ir as ll
 
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
 from tritune.cpu.lower.emit import memory, nests
-from tritune.cpu.lower.emit.evaluate import Assumptions
 from tritune.cpu.lower.emit.lanes import in_register, to_vector, vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions
 from tritune.cpu.lower.gemm import bf16_pairs as pairs
 from tritune.cpu.lower.gemm.skinny_kernel import SkinnyKernel
 from tritune.cpu.lower.gemm.skinny_operands import SkinnyGemm
-from tritune.cpu.lower.gemm.stream import StreamedOperand
+from tritune.cpu.lower.gemm.streamed_operand import StreamedOperand
 from tritune.cpu.lower.llvm import FLOAT, I32, constant, i64, memory_bytes, vector_of
 
 #: Steps of k between two updates of the result, completely unrolled.

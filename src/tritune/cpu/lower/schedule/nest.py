@@ -25,7 +25,7 @@ from tritune.cpu.lower.analysis.affine import AffineRanges
 from tritune.cpu.lower.analysis.shapes import SHAPE_OPS, to_operand
 from tritune.cpu.lower.analysis.usage import ARBITRARY, RUNTIME, Stride, is_eager
 from tritune.cpu.lower.context import Buffer, Context, Index, Point
-from tritune.cpu.lower.emit.evaluate import Assumptions
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions
 from tritune.cpu.lower.gemm.bf16_pairs import PAIR
 
 #: Rough instruction counts of one element; what is not named costs 1, index arithmetic nothing.

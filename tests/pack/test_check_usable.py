@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.pack.made import OTHER_COMPILER, TARGET, make_pack, section
+from tritune.pack.check_usable import sections_for
 from tritune.pack.contents import compiler_here
 from tritune.pack.entries import PackError
 from tritune.pack.file import Pack
-from tritune.pack.here import sections_for
 from tritune.targets.target import Target
 from tritune.workloads.catalog import WORKLOADS
 

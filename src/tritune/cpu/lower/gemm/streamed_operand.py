@@ -27,9 +27,9 @@ from tritune.cpu.lower.analysis.shapes import SHAPE_OPS
 from tritune.cpu.lower.analysis.usage import is_eager
 from tritune.cpu.lower.context import Context, Index, Point
 from tritune.cpu.lower.emit import elementwise, prefetch
-from tritune.cpu.lower.emit.evaluate import Assumptions, Nest, move_point
 from tritune.cpu.lower.emit.indirect_prefetch import LaterIteration, can_evaluate_later
 from tritune.cpu.lower.emit.lanes import to_vector, vector
+from tritune.cpu.lower.emit.lazy_tensors import Assumptions, Nest, move_point
 from tritune.cpu.lower.gemm.quantized_bytes import QuantizedBytes
 from tritune.cpu.lower.llvm import (
     FLOAT,

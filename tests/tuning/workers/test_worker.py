@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tritune.tuning.workers import process
-from tritune.tuning.workers.process import Death, Reply, Report, Worker, WorkerError
+from tritune.tuning.workers import worker as worker_module
+from tritune.tuning.workers.worker import Death, Reply, Report, Worker, WorkerError
 
 SERVICE = "tests.tuning.workers.services:Troublemaker"
 SECONDS = 20.0
@@ -156,7 +156,7 @@ def test_a_stopped_worker_stands_still_and_finishes_afterwards(worker):
 
 def test_the_time_limit_does_not_run_while_a_worker_is_stopped(worker, monkeypatch):
     now = 0.0
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now))
     worker.post("loop_for_ever", {}, 10.0)
     assert events(worker) == [Report("the step that never ends")]
     worker.pause()
@@ -186,7 +186,7 @@ def test_an_exception_in_the_service_is_an_error_and_the_next_request_is_answere
 def test_a_worker_dies_with_its_parent():
     program = (
         "import sys, time\n"
-        "from tritune.tuning.workers.process import Worker\n"
+        "from tritune.tuning.workers.worker import Worker\n"
         f"worker = Worker({SERVICE!r}, {{'greeting': ''}})\n"
         "print(worker.call('whereabouts', {}, 20)['pid'], flush=True)\n"
         "time.sleep(1000)\n"

@@ -8,8 +8,8 @@ from tests.tuning.faulty import SPEC, config
 from tritune.tuning.case import CaseSpec
 from tritune.tuning.effort import EFFORTS
 from tritune.tuning.job import Settings
-from tritune.tuning.workers.process import WorkerError
-from tritune.tuning.workers.workers import Workers
+from tritune.tuning.workers.kept_workers import Workers
+from tritune.tuning.workers.worker import WorkerError
 
 SETTINGS = Settings(EFFORTS["quick"], jobs=1)
 SECONDS = 60.0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.store.made import LATER_RUN, RUN, config, rounds, trial
 from tritune.space import Config
+from tritune.store.decide_winner import Winner, decide
 from tritune.store.records import Samples, Trial
-from tritune.store.winner import Winner, decide
 
 STARTED = {RUN.id: RUN.started, LATER_RUN.id: LATER_RUN.started}
 
