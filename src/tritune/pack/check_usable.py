@@ -1,4 +1,8 @@
-"""Checking that a pack can be used on this machine."""
+"""Checking that a pack can be used on this machine.
+
+`file.py` and `entries.py` check that the file is whole, `contents.py` its format. This module
+checks target, Triton, compiler and kernels, `workloads/tuning_from_pack.py` the problems.
+"""
 
 from __future__ import annotations
 

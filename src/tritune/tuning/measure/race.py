@@ -1,6 +1,7 @@
 """Interleaved timing: in each round, every candidate still in the race is timed once.
 
-It knows neither clocks nor processes: they are the caller's.
+It knows neither clocks nor processes: they are the caller's. What a race measured is stored;
+`store/decide_winner.py` decides which config won.
 """
 
 from __future__ import annotations

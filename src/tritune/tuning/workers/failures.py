@@ -1,4 +1,7 @@
-"""Failure reasons, in the store's words: from an exception, or from how a process ended."""
+"""Failure reasons, in the store's words: from an exception, or from how a process ended.
+
+`worker.py` kills a worker that overruns its time limit, and reports the timeout.
+"""
 
 from __future__ import annotations
 

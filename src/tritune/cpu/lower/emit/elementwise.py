@@ -1,7 +1,8 @@
 """Writes elementwise operations, on scalars and vectors alike.
 
 `emit(e, op, args)` takes the operands in registers (`llvm.py` has the types) and returns the result
-in one. Nothing here has a side effect.
+in one. Nothing here has a side effect. `lazy_tensors.py` lowers what moves elements (expand_dims,
+broadcast, loads), `control.py` lists the rules of operations with effects.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A tile that is packed for a product is read once per iteration, in rows that lie far apart, which
 the hardware prefetcher does not follow. While one tile is packed, the lines of the next are
-prefetched, and arrive during the product.
+prefetched, and arrive during the product. Streamed operands of skinny GEMM are prefetched by
+`gemm/streamed_operand.py`, which sets the prefetch distance.
 """
 
 from __future__ import annotations
