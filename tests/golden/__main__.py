@@ -16,6 +16,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import triton
+
 from tests.golden import corpus, hashes, lowered
 
 ROOT = Path(__file__).parents[2]
@@ -27,26 +29,37 @@ def compare(update: bool, names: str) -> int:
     from tritune.cpu.compiler import CODE_GENERATION
 
     entries = [entry for entry in corpus.read() if names in entry.name]
+    if not entries:
+        print(f"No kernel of the corpus has {names!r} in its name.")
+        return 2
     version, before = hashes.read(hashes.LOWERED)
     now = lowered.all_summaries(entries)
     changed = hashes.changes({n: s for n, s in before.items() if names in n}, now)
     print(f"CPU: {len(entries)} kernels, {len(changed)} changes", *changed, sep="\n  ")
     raised = version != str(CODE_GENERATION)
-    altered = [line for line in changed if "none" not in line]
+    # New kernels and kernels that are gone from the corpus alter no code.
+    altered = [line for line in changed if ": none -> " not in line and line[-8:] != " -> none"]
+    other_passes = hashes.stored_passes() != hashes.passes_digest()
+    if other_passes:
+        # Whoever changed them knows whether they generate other code.
+        print("  the source of Triton's passes, LLVM's options or the defaults of options changed")
     if update and altered and not raised:
         print("Not updated: raise CODE_GENERATION in src/tritune/cpu/compiler.py first.")
+        return 1
+    if update and names and raised:
+        print("Not updated: CODE_GENERATION was raised, so all hashes change; leave out ENTRY.")
         return 1
     if update:
         hashes.write(hashes.LOWERED, str(CODE_GENERATION), now if not names else {**before, **now})
     gpu_changed = []
-    if binaries.pinned() and not names:
-        gpu_version, gpu_before = hashes.read(hashes.BINARIES)
+    if (update or binaries.pinned()) and not names:
+        _, gpu_before = hashes.read(hashes.BINARIES)
         gpu_now = binaries.summaries()
         gpu_changed = hashes.changes(gpu_before, gpu_now)
         print(f"GPU: {len(gpu_now)} binaries, {len(gpu_changed)} changes", *gpu_changed, sep="\n  ")
         if update:
-            hashes.write(hashes.BINARIES, gpu_version, gpu_now)
-    return int(not update and bool(changed or gpu_changed))
+            hashes.write(hashes.BINARIES, triton.__version__, gpu_now)
+    return int(not update and bool(changed or other_passes or gpu_changed))
 
 
 def against(revision: str, names: str) -> int:
@@ -78,7 +91,7 @@ def against(revision: str, names: str) -> int:
                 lines = before.splitlines(True), now.splitlines(True)
                 sys.stdout.writelines(difflib.unified_diff(*lines, f"{revision}/{path}", str(path)))
     print(f"{len(paths) - unequal} equal, {unequal} unequal")
-    return int(unequal > 0)
+    return int(unequal > 0) if paths else 2
 
 
 if __name__ == "__main__":

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from tritune.cpu import codegen, options
+from tritune.cpu.ttir import passes
 
 #: Of the CPU backend's code.
 LOWERED = Path(__file__).with_name("hashes.json")
@@ -23,10 +29,43 @@ def read(path: Path) -> tuple[str, Summaries]:
 
 
 def write(path: Path, version: str, code: Summaries) -> None:
-    """Write hashes, one line for each entry."""
+    """Write hashes, one line for each entry; those of CPUs with the digest of the passes."""
     lines: list[Any] = [f"  {json.dumps(e)}: {json.dumps(code[e])}" for e in sorted(code)]
     text = ",\n".join(lines)
-    path.write_text(f'{{"version": {json.dumps(version)},\n "code": {{\n{text}\n}}}}\n')
+    of_passes = f' "passes": {json.dumps(passes_digest())},\n' if path == LOWERED else ""
+    start = f'{{"version": {json.dumps(version)},\n{of_passes}'
+    path.write_text(f'{start} "code": {{\n{text}\n}}}}\n')
+
+
+def stored_passes() -> str:
+    """Return the digest of the passes that was stored."""
+    return str(json.loads(LOWERED.read_text())["passes"])
+
+
+def passes_digest() -> str:
+    """Digest what changes code before and after the lowering: passes, LLVM's options, defaults.
+
+    The corpus does not pass through these. Comments and docstrings do not count.
+    """
+    digest = hashlib.sha256()
+    for module in (passes, options, codegen):
+        digest.update(_code(module).encode())
+    return digest.hexdigest()[:16]
+
+
+def _code(module: ModuleType) -> str:
+    # By lines: what ast prints differs between versions of Python.
+    text = Path(str(module.__file__)).read_text()
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines[first.lineno - 1 : first.end_lineno] = [""] * (
+                first.end_lineno - first.lineno + 1
+            )
+    stripped = (line.split("  # ")[0].rstrip() for line in lines)
+    return "\n".join(line for line in stripped if line and line.lstrip()[0] != "#")
 
 
 def changes(before: Summaries, now: Summaries) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,20 @@ def test_hashes_belong_to_this_version_of_the_code():
         "CODE_GENERATION was raised: run `make golden UPDATE=1`, which stores the new hashes"
     )
     assert set(STORED) == set(ENTRIES)
+
+
+def test_passes_and_options_belong_to_this_version_of_the_code():
+    assert hashes.passes_digest() == hashes.stored_passes(), (
+        "Triton's passes, LLVM's options or the defaults of options changed. If generated code "
+        "changes with them, raise CODE_GENERATION in src/tritune/cpu/compiler.py; then run `make "
+        "golden UPDATE=1`"
+    )
+
+
+def test_digests_of_gpu_code_belong_to_the_pinned_triton():
+    constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    [pinned] = re.findall(r"^triton==(\S+)", constraints, re.MULTILINE)
+    assert hashes.read(hashes.BINARIES)[0] == pinned, "run `make golden UPDATE=1` with that Triton"
 
 
 @pytest.mark.parametrize("name", ENTRIES)

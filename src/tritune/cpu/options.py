@@ -14,7 +14,7 @@ OWN = {
     "micro_n": 64,  # vectors in a row of the dot micro-tile
     "unroll": 64,  # unrolling of the innermost loop of a dot
     "vector_bits": 1024,  # width of a vector register
-    "prefetch_bytes": 65536,  # how far ahead of a stream's reading memory is asked for
+    "prefetch_bytes": 65536,  # prefetch distance of streamed operands
 }
 
 # What every backend of every supported Triton accepts, should a GPU backend not be installed.

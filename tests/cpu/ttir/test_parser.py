@@ -675,6 +675,10 @@ def test_types_without_a_word_for_them_keep_their_text() -> None:
         ("%0 = arith.constant 5", "arith.constant"),
         ("tt.store %p, %a : !tt.ptr<f32>", "tt.store"),
         ("%0 = tt.load %p, %a : !tt.ptr<f32>", "tt.load"),
+        ("tt.store %p : !tt.ptr<f32>", "tt.store"),
+        ("%0 = arith.select %c, %a : i32", "arith.select"),
+        ("%0, %1 = arith.addui_extended %a : i32, i1", "arith.addui_extended"),
+        ("tt.return %a, %a : i32", "tt.return"),
         ("cf.br ^bb7", "tt.func @f"),
         ("%0 = arith.addi %a, %later : i32", "tt.func @f"),
     ],
@@ -683,6 +687,11 @@ def test_what_cannot_be_read_is_refused_by_name(line: str, operation: str) -> No
     with pytest.raises(CompileError) as caught:
         function(line + ' loc("kernel.py":12:1)')
     assert caught.value.operation == operation
+
+
+def test_a_location_that_does_not_end_is_refused_by_the_operations_name() -> None:
+    with pytest.raises(CompileError, match=r"tt\.load.*its location does not end"):
+        function('%0 = tt.load %p : !tt.ptr<f32> loc("kernel.py":12:1')
 
 
 def test_a_refusal_names_the_users_line() -> None:

@@ -24,12 +24,13 @@ def _format(
     results: Callable[[list[Type]], list[Type]] | None = None,
     words: tuple[str, ...] = (),
     operands: Callable[[list[Type]], list[Type]] | None = None,
+    least: int | None = None,
 ) -> Callable[[Parser, Op], list[Type]]:
     """Return a reader for `op words, operands attributes : types`.
 
     `results` gives the result types where they are not printed after an arrow, from the types that
-    are printed; `operands` gives the operand types, those that may be missing last, where not all
-    of them are printed.
+    are printed; `operands` gives the operand types where not all of them are printed. There are at
+    least `least` operands; the last ones may be missing.
     """
 
     def read(parser: Parser, op: Op) -> list[Type]:
@@ -37,8 +38,13 @@ def _format(
         if missing := [w for w in words if w not in op.attrs]:
             raise Malformed(f"its {missing[0]} is missing")
         ins, outs = parser.types()
-        alike = ins * len(op.operands) if len(ins) == 1 else ins
-        check(op.operands, operands(ins)[: len(op.operands)] if operands else alike)
+        if operands is not None:
+            expected = operands(ins)
+        else:
+            expected = ins * len(op.operands) if len(ins) == 1 else ins
+        if least is not None:
+            expected = expected[: max(least, len(op.operands))]
+        check(op.operands, expected)
         if results is not None:
             return results(ins)
         if outs is None:
@@ -293,6 +299,7 @@ def _atomic_poll(parser: Parser, op: Op) -> list[Type]:
 
 
 _NO_RESULTS = _format(_nothing)
+_TERMINATOR = _format(_nothing, operands=lambda ins: ins)
 _COMPARE = _format(lambda ins: [_mask(ins[0])], ("predicate",))
 _AXIS = _format(words=("axis",))
 _BARRIER = _format(_nothing, ("scope",))
@@ -316,27 +323,27 @@ READERS: dict[str, Callable[[Parser, Op], list[Type]]] = {
     "scf.if": _if,
     "scf.execute_region": _execute_region,
     "scf.condition": _condition,
-    "scf.yield": _NO_RESULTS,
-    "tt.return": _NO_RESULTS,
-    "tt.reduce.return": _NO_RESULTS,
-    "tt.scan.return": _NO_RESULTS,
-    "tt.map_elementwise.return": _NO_RESULTS,
+    "scf.yield": _TERMINATOR,
+    "tt.return": _TERMINATOR,
+    "tt.reduce.return": _TERMINATOR,
+    "tt.scan.return": _TERMINATOR,
+    "tt.map_elementwise.return": _TERMINATOR,
     "tt.call": _call,
-    "tt.load": _format(lambda ins: [_accessed(ins)[1]], operands=_loaded),
-    "tt.store": _format(_nothing, operands=lambda ins: [*_accessed(ins)]),
+    "tt.load": _format(lambda ins: [_accessed(ins)[1]], operands=_loaded, least=1),
+    "tt.store": _format(_nothing, operands=lambda ins: [*_accessed(ins)], least=2),
     "tt.addptr": _format(lambda ins: [ins[0]]),
     "tt.get_program_id": _AXIS,
     "tt.get_num_programs": _AXIS,
     "tt.atomic_rmw": _format(words=("op", "sem", "scope")),
     "tt.atomic_cas": _format(words=("sem", "scope")),
     "tt.atomic_load": _format(words=("sem", "scope")),
-    "tt.atomic_store": _format(_nothing, ("sem", "scope"), lambda ins: [*_accessed(ins)]),
+    "tt.atomic_store": _format(_nothing, ("sem", "scope"), lambda ins: [*_accessed(ins)], least=2),
     "tt.atomic_poll": _atomic_poll,
     "tt.dot": _dot,
     "tt.dot_scaled": _dot_scaled,
     "tt.unsplat": _format(lambda ins: [ins[0].scalar]),
     "tt.split": _split,
-    "tt.histogram": _format(operands=lambda ins: [ins[0], _mask(ins[0])]),
+    "tt.histogram": _format(operands=lambda ins: [ins[0], _mask(ins[0])], least=1),
     "tt.join": regular,
     "tt.cat": regular,
     "tt.gather": _gather,

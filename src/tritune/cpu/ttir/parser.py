@@ -205,11 +205,13 @@ class Parser(Attributes):
         start = self._at
         if self.accept("loc"):
             depth = 0
-            while self.peek() != END:
+            while self.peek() not in ("\n", END):
                 token = self.next()
                 depth += (token == "(") - (token == ")")
                 if depth == 0:
                     break
+            else:
+                raise Malformed("its location does not end")
         elif self.peek().startswith("loc("):
             self._at += 1
         return self._locations.user_line(" ".join(self._tokens[start : self._at]))
