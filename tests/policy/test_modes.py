@@ -43,6 +43,26 @@ def test_the_environment_says_how_a_process_begins(
     assert Policy().mode.name == name
 
 
+@pytest.mark.parametrize("name", ["background", "record"])
+def test_a_mode_that_cannot_begin_changes_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModeError("install it again")
+
+    with mode("serve"):
+        monkeypatch.setattr(modes, "hook", missing)
+        for _ in range(2):
+            with pytest.raises(ModeError, match="install it again"):
+                mode(name)
+        assert mode() == "serve"
+    monkeypatch.setenv("TRITUNE_MODE", name)
+    policy = Policy()
+    for _ in range(2):
+        with pytest.raises(ModeError, match="install it again"):
+            policy.config_for(KERNEL, problem(8), CPU)
+
+
 def test_a_mistyped_variable_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITUNE_MODE", "serv")
     with pytest.raises(ModeError, match="TRITUNE_MODE='serv': expected one of default, serve"):

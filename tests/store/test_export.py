@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.store.made import OTHER_DEVICE, TASK, build, config, prepared, rounds, trial
+from tests.store.made import OTHER_DEVICE, RUN, TASK, build, config, prepared, rounds, trial
+from tritune.space import Config
 from tritune.store import FormatError, Store, StoreError
 from tritune.store.contents import contents
 from tritune.store.export import from_document, to_text
@@ -38,6 +40,27 @@ def test_a_store_comes_back_whole_from_its_export(store: Store, tmp_path: Path) 
         absorb(copy, found, "export.json")
         assert to_text(contents(copy)) == text
         assert copy.winners() == store.winners()
+
+
+def test_a_config_without_parameters_comes_back(store: Store) -> None:
+    prepared(store)
+    store.add_trial(trial(Config({}), rounds(1.0)))
+    text = to_text(contents(store))
+    found = from_document(json.loads(text), "export.json")
+    assert [each.config for each in found.trials] == [Config({})]
+
+
+def test_a_key_that_is_no_text_is_refused_in_one_line() -> None:
+    document = json.loads('{"format": "tritune-store", "version": 1, "\\ud800": 1}')
+    with pytest.raises(FormatError, match=r"^file\.json: a name holds a character"):
+        from_document(document, "file.json")
+
+
+def test_times_may_be_numpys_numbers(store: Store) -> None:
+    prepared(store)
+    store.add_trial(trial(config(64), (Samples(RUN.id, "search", 0, (np.float64(1.5), 2.0)),)))
+    (found,) = store.trials(TASK)
+    assert found.samples[0].times_ms == (1.5, 2.0)
 
 
 def test_each_trial_has_a_line_of_its_own(file_store: Store) -> None:

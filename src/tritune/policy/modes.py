@@ -59,6 +59,11 @@ def source_of(mode: Mode) -> PolicySource:
     return PinnedSource(mode.pinned)
 
 
+def background_of(mode: Mode) -> Any:
+    """Return what makes the thread of modes that record problems; None for the others."""
+    return hook("background") if mode.name in ("background", "record") else None
+
+
 def hook(name: str) -> Any:
     """Return the function of the tuner that a mode calls.
 

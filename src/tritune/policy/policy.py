@@ -119,13 +119,13 @@ class Policy:
             before = self.mode
             if self._entered and before == mode:
                 return before
-            source = modes.source_of(mode)
+            source, background = modes.source_of(mode), modes.background_of(mode)
             # What was answered so far is what serving may use: its code is there.
             kept = self._entered and mode.name == "serve" and source == self._source
             self._leave()
             if not kept:
                 self._known, self._given, self._answers = {}, {}, {}
-            self._begin(mode, source)
+            self._begin(mode, source, background)
             return before
 
     def refresh(self) -> int:
@@ -167,7 +167,8 @@ class Policy:
     def _first_call(self, key: DispatchKey) -> Mapping[str, Any]:
         with self._lock:
             if not self._entered:
-                self._begin(self.mode, modes.source_of(self.mode))
+                mode = self.mode
+                self._begin(mode, modes.source_of(mode), modes.background_of(mode))
             known = self._answers.get(key)
             if known is not None:
                 return known
@@ -239,15 +240,14 @@ class Policy:
             self._known[kernel, device] = known
         return known
 
-    def _begin(self, mode: Mode, source: PolicySource) -> None:
+    def _begin(self, mode: Mode, source: PolicySource, background: Any) -> None:
         """Begin a mode, and start what it needs beside answers."""
         self._mode, self._source, self._entered = mode, source, True
         if mode.name == "serve":
             self._guard.install()
-        elif mode.name in ("background", "record"):
+        elif background is not None:
             self._recorder = Recorder()
             tunes = mode.name == "background"
-            background = modes.hook("background")
             self._background = background(self.refresh, self._recorder.take, tunes)
             self._background.start()
         self._set_intercepts()

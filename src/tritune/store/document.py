@@ -30,10 +30,15 @@ def compact(value: Any) -> str:
 
 def read(kind: type[T], fields: Any, where: object) -> T:
     """Return the dataclass of a JSON object; a FormatError names the field that is wrong."""
-    if isinstance(fields, Mapping) and not isinstance(fields.get("config", ""), Config | str):
-        fields = {**fields, "config": config_from_json(fields["config"], where)}
+    has_config = "config" in getattr(kind, "__dataclass_fields__", ())
+    if has_config and isinstance(fields, Mapping) and "config" in fields:
+        config = fields["config"]
+        if not isinstance(config, Config | str):
+            fields = {**fields, "config": config_from_json(config, where)}
     try:
         return msgspec.convert(fields, kind)
+    except UnicodeEncodeError:
+        raise FormatError(f"{where}: a name holds a character that is no Unicode text") from None
     except msgspec.ValidationError as error:
         raise FormatError(f"{where}: {_complaint(str(error), fields)}") from None
 
@@ -77,7 +82,8 @@ def to_json(record: Any) -> dict[str, Any]:
     """
     fields = {name: _plain(value) for name, value in values_of(record).items() if name != "task"}
     if isinstance(record, Build | Trial):
-        return {n: v for n, v in fields.items() if v is not False and v not in ("", None, {}, [])}
+        silent = [n for n, v in fields.items() if v is False or v in ("", None, {}, [])]
+        return {n: v for n, v in fields.items() if n not in silent or n == "config"}
     return fields
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -98,7 +99,9 @@ def sample_rows(
     task_id: int, config: Config, samples: Iterable[Samples]
 ) -> Iterator[dict[str, Any]]:
     for each in samples:
-        times = compact(check(each).times_ms)
+        # Numbers of numpy are welcome, and stored as Python's.
+        plain = tuple(ms.item() if hasattr(ms, "item") else ms for ms in each.times_ms)
+        times = compact(check(replace(each, times_ms=plain)).times_ms)
         yield {"task_id": task_id, "config_key": config.key, **values_of(each), "times_ms": times}
 
 

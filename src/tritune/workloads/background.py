@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO
 
 import torch
@@ -211,7 +212,11 @@ def alone(store: str | None) -> Iterator[bool]:
 
     The claim is a lock on a file; the system releases it when the process ends.
     """
-    path = locate(store).beside("background")
+    location = locate(store)
+    path = location.beside("background")
+    if location.path is None:
+        # A home may be shared by machines, which need not wait for each other.
+        path = Path(tempfile.gettempdir(), f"tritune-{os.getuid()}-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         try:

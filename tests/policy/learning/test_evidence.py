@@ -79,6 +79,14 @@ def test_it_must_have_beaten_the_default_of_the_problem_itself() -> None:
     assert not both.supports(problem(128), WON, Config.of(TILE=9))
 
 
+def test_a_problem_for_which_nothing_ran_has_no_winner() -> None:
+    fields = {"rows": 1}
+    failed = [[fields, [[WON.to_json(), None]]], [{"rows": 2}, []]]
+    known = Evidence.from_json(failed)
+    assert known.winners == []
+    assert known.answer(fields, DEFAULT, lambda config, fields: True) is None
+
+
 def test_evidence_survives_being_saved_and_failures_stay_failures() -> None:
     known = evidence(*AROUND, (problem(128, 512), math.inf))
     again = Evidence.from_json(known.to_json())

@@ -173,6 +173,32 @@ def test_a_t4_file_is_read_and_written(file_store: Store, tmp_path: Path) -> Non
         assert (again.task, again.config, again.ms) == (winner.task, winner.config, 1.6)
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"invalidity": "compile", "times": None},
+        {"invalidity": "compile", "measurements": [None]},
+        {"invalidity": "correct", "times": None},
+        {"invalidity": "correct", "times": [1.5]},
+        {"config": {"a": [1]}},
+    ],
+)
+def test_what_a_t4_result_does_not_need_may_be_anything(
+    file_store: Store, tmp_path: Path, others: dict[str, Any]
+) -> None:
+    first = T4["results"][0]
+    document = {**T4, "results": [first, {**first, "configuration": {"x": 1}, **others}]}
+    (winner,) = imported(file_store, write_json(tmp_path / "convolution_A100.t4.json", document))
+    assert winner.ms == 1.6
+    assert len(file_store.trials(winner.task)) == 2
+
+
+def test_a_correct_t4_result_without_times_is_refused(tmp_path: Path) -> None:
+    result = {"configuration": {"x": 1}, "invalidity": "correct"}
+    with pytest.raises(FormatError, match="times is missing"):
+        read(write_json(tmp_path / "convolution_A100.t4.json", {**T4, "results": [result]}))
+
+
 def test_the_problem_survives_t4(file_store: Store, tmp_path: Path) -> None:
     prepared(file_store)
     original = trial(config(64), rounds(1.5))

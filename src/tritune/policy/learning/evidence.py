@@ -43,11 +43,13 @@ class Evidence:
 
     @functools.cached_property
     def winners(self) -> Sequence[tuple[Fields, Config]]:
-        """Return the known problems, each with the fastest config."""
-        return [
-            (problem, min(times, key=lambda config: (sum(times[config]), config.key)))
-            for problem, times in self.times_ms
-        ]
+        """Return the known problems, each with the fastest config; none where all failed."""
+        found = []
+        for problem, times in self.times_ms:
+            ran = [config for config, halves in times.items() if math.isfinite(sum(halves))]
+            if ran:
+                found.append((problem, min(ran, key=lambda c: (sum(times[c]), c.key))))
+        return found
 
     def nearest(self, fields: Fields) -> list[Config]:
         """Return the winners of the nearest problems."""

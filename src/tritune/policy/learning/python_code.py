@@ -11,8 +11,9 @@ def choose(problem):
     """Return the config of the nearest problem in KNOWN, or None where none has the same dtype and
     flags.
     """
-    away, config = min(((distance(problem, known), config) for known, config in KNOWN), key=first)
-    return config if away < math.inf else None
+    away = [(distance(problem, known), config) for known, config in KNOWN]
+    nearest, config = min(away, key=first, default=(math.inf, None))
+    return config if nearest < math.inf else None
 
 
 def distance(one, other):

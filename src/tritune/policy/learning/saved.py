@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = "tritune-policy"
 VERSION = 3
-#: Files of version 2 have a tree or a list of winners too; all of it follows from the evidence.
+#: Files of version 2 also have a tree or a list of winners, which is not read.
 READABLE = (2, VERSION)
 
 

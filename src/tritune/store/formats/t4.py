@@ -50,7 +50,13 @@ class _Times:
 class _Result:
     configuration: dict[str, Any]
     invalidity: str
-    times: _Times = _Times()
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a result has where it was correct; elsewhere anything may stand there."""
+
+    times: Any = None
     measurements: list[_Measurement] | None = None
     objectives: list[Any] | None = None
 
@@ -79,8 +85,10 @@ def read(path: Path) -> Recorded:
         if not result.configuration:
             raise FormatError(f"{where}: the configuration is empty")
         config = document.config_from_json(result.configuration, where)
-        valid = result.invalidity == "correct"
-        ms = _measured_ms(result, metadata.timeunit, where) if valid else None
+        ms = None
+        if result.invalidity == "correct":
+            measured = document.read(_Measured, entry, where)
+            ms = _measured_ms(measured, metadata.timeunit, where)
         known = results.get(config)
         # A config that was measured twice counts with its better time.
         results[config] = ms if known is None or (ms is not None and ms < known) else known
@@ -130,14 +138,16 @@ def _entry(config: Config, ms: float | None) -> dict[str, Any]:
     }
 
 
-def _measured_ms(result: _Result, unit: str | None, where: str) -> float | None:
+def _measured_ms(result: _Measured, unit: str | None, where: str) -> float | None:
     """Return the measurement that was the objective; without one, the mean of the raw times."""
     objective = (result.objectives or ["time"])[0]
     for measurement in result.measurements or []:
         if measurement.name == objective:
             return _in_ms(measurement.value, measurement.unit or unit, where)
-    raw = [_in_ms(value, unit, where) for value in result.times.runtimes or []]
-    measured = [ms for ms in raw if ms is not None]
+    if result.times is None:
+        raise FormatError(f"{where}: times is missing")
+    runtimes = document.read(_Times, result.times, where).runtimes or []
+    measured = [ms for value in runtimes if (ms := _in_ms(value, unit, where)) is not None]
     return statistics.fmean(measured) if measured else None
 
 

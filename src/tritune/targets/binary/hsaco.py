@@ -33,10 +33,10 @@ def read_hsaco(binary: bytes, shared_bytes: int) -> BinaryFacts:
 def _metadata(found: Sequence[Section]) -> Mapping[str, Any]:
     """Return the metadata of the only kernel."""
     for section in found:
-        _, owner, rest = section.content[_NOTE.size :].partition(b"AMDGPU\0\0")
+        before, owner, rest = section.content[_NOTE.size :].partition(b"AMDGPU\0\0")
         if section.type == NOTES and owner:
             try:
-                _, size, _ = _NOTE.unpack_from(section.content)
+                _, size, _ = _NOTE.unpack_from(section.content, len(before))
                 return dict(msgspec.msgpack.decode(rest[:size])["amdhsa.kernels"][0])
             except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise BinaryError(f"{_WHAT} is damaged: {error}") from None
