@@ -7,6 +7,7 @@ the address.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 import struct
 from collections import Counter
@@ -24,6 +25,8 @@ from tritune.cpu import codegen, features
 from tritune.cpu.launch import loader
 
 LINE = 64
+#: The JIT wants a name of its own for each library.
+_NUMBERS = itertools.count()
 _PREFETCH = re.compile(r"@llvm\.prefetch\.p0\(ptr ([^,]*%?[\w.]+), i32 \d, i32 \d, i32 \d\)")
 
 
@@ -63,7 +66,7 @@ def prefetched_by(
     assert address is not None
     builder.import_symbol("prefetched", address)
     builder.export_symbol(loader.ENTRY)
-    tracker = builder.link(loader._jit(), f"prefetching{id(found)}")
+    tracker = builder.link(loader._jit(), f"prefetching{next(_NUMBERS)}")
     entry: Callable[..., None] = loader.Entry(tracker[loader.ENTRY])
     addresses = struct.pack(f"<{len(tensors)}Q", *(tensor.data_ptr() for tensor in tensors))
     addresses += struct.pack(f"<{len(numbers)}q", *numbers)
