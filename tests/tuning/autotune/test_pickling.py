@@ -62,6 +62,16 @@ def calling_kernel(x_ptr, function: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(x_ptr + offsets, function(tl.load(x_ptr + offsets)))
 
 
+@triton.constexpr_function
+def table_size(place):
+    return portable_module.TABLE.sizes[place]
+
+
+@triton.jit
+def offset_kernel(x_ptr):
+    tl.store(x_ptr, portable_module.OFFSET + table_size(1))
+
+
 def closure_kernel(bias, function):
     @triton.jit
     def kernel(x_ptr, BLOCK: tl.constexpr):
@@ -345,6 +355,25 @@ def test_what_cannot_be_sent_is_imported_where_that_is_possible(tmp_path):
     assert kernels["whole"] is portable_module.with_lock
     kernels = unpickled(pickled(tmp_path, whole=portable_module.with_table))
     assert kernels["whole"] is not portable_module.with_table
+
+
+def test_kernels_that_keep_the_python_function_they_wrap_travel(tmp_path):
+    """Its name, which can be imported, is that of the Python function."""
+    kernel = portable_module.wrapped_kernel
+    copy = unpickled(pickled(tmp_path, kernel=kernel))["kernel"]
+    assert copy is not kernel
+    assert copy.cache_key == kernel.cache_key
+    assert code_digest(copy) == code_digest(kernel)
+
+
+@pytest.mark.parametrize("first", ["kernel", "function"])
+def test_a_kernel_and_a_function_may_read_different_parts_of_a_module(tmp_path, first):
+    values = {"kernel": offset_kernel, "function": table_size}
+    order = sorted(values, key=lambda name: name != first)
+    copies = unpickled(pickled(tmp_path, **{name: values[name] for name in order}))
+    assert copies["function"](1) == 32
+    assert copies["kernel"].cache_key == offset_kernel.cache_key
+    assert code_digest(copies["kernel"]) == code_digest(offset_kernel)
 
 
 def test_functions_of_a_module_that_only_this_process_has_travel(tmp_path):

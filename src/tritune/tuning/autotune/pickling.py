@@ -124,11 +124,14 @@ class _Pickler(cloudpickle.Pickler):
                 raise pickle.PicklingError(f"no other process can import {value.__name__}")
         elif isinstance(value, (FunctionType, type)):
             self._send_by_value_unless_importable(sys.modules.get(str(value.__module__)))
-        reduced = super().reducer_override(value)
         kernel = self._kernels.get(id(value))
-        if kernel is not None:
-            self._keep_what_is_read(reduced[2][1], kernel)
-        return reduced
+        if kernel is None:
+            return super().reducer_override(value)
+        # Never by name, because that may find the function without the kernel around it. With
+        # globals of its own, because other functions of its file may read more of a module.
+        make, (code, variables, *rest), state, *others = self._dynamic_function_reduce(value)
+        self._keep_what_is_read(state[1], kernel)
+        return (make, (code, dict(variables), *rest), state, *others)
 
     def _reduce_kernel(self, kernel: Any) -> Any:
         name = _import_name(kernel)
