@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.tuning.autotune import portable_module
@@ -70,6 +71,11 @@ def table_size(place):
 @triton.jit
 def offset_kernel(x_ptr):
     tl.store(x_ptr, portable_module.OFFSET + table_size(1))
+
+
+@triton.jit
+def timed_kernel(x_ptr):
+    tl.store(x_ptr, cuda.globaltimer())
 
 
 def closure_kernel(bias, function):
@@ -374,6 +380,20 @@ def test_a_kernel_and_a_function_may_read_different_parts_of_a_module(tmp_path, 
     assert copies["function"](1) == 32
     assert copies["kernel"].cache_key == offset_kernel.cache_key
     assert code_digest(copies["kernel"]) == code_digest(offset_kernel)
+
+
+def test_modules_of_triton_that_no_import_finds_travel_in_part(tmp_path):
+    """Triton makes those of its backends itself."""
+    found = in_another_process(
+        pickled(tmp_path, kernel=timed_kernel),
+        """
+        from tritune.tuning.autotune.digest import code_digest
+        kernel = values["kernel"]
+        assert callable(kernel.fn.__globals__["cuda"].globaltimer)
+        print(json.dumps([kernel.cache_key, code_digest(kernel)]))
+        """,
+    )
+    assert found == [timed_kernel.cache_key, code_digest(timed_kernel)]
 
 
 def test_functions_of_a_module_that_only_this_process_has_travel(tmp_path):

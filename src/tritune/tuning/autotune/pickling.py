@@ -167,7 +167,8 @@ class _Pickler(cloudpickle.Pickler):
         """Return what is sent of a global of a kernel, of which it reads these attributes."""
         if not isinstance(value, ModuleType) or not reads or self._by_name:
             return value
-        return value if is_shared(value.__name__) else _ModulePart(value, reads)
+        whole = is_shared(value.__name__) and _is_importable(value)
+        return value if whole else _ModulePart(value, reads)
 
     def _reduce_part(self, part: _ModulePart) -> Any:
         variables = vars(part.module)
