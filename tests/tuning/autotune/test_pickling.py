@@ -346,6 +346,19 @@ def test_what_cannot_be_sent_is_named():
         dumps({"a": (1, lock)}, lambda each: None)
 
 
+def test_what_cannot_be_sent_is_named_beside_a_variable_without_a_value():
+    lock = threading.Lock()
+
+    def hook(args):
+        return lock, later
+
+    with pytest.raises(TransferError, match=r"^a _thread.lock of the call cannot be sent"):
+        dumps(hook, lambda each: None)
+    later = None
+    with pytest.raises(TransferError, match=r"^lock, which hook uses, cannot be sent"):
+        dumps(hook, lambda each: None)
+
+
 def test_objects_of_classes_that_no_module_has_travel(tmp_path):
     class Strange:
         def __init__(self, width):

@@ -99,7 +99,10 @@ class _Pickler(cloudpickle.Pickler):
     def describe_last(self) -> str:
         """Return a description of the object at which the pickler is."""
         for function in reversed(self._functions):
-            used = inspect.getclosurevars(function)
+            try:
+                used = inspect.getclosurevars(function)
+            except ValueError:  # a variable of its closure has no value yet
+                continue
             for name, value in {**used.globals, **used.nonlocals}.items():
                 if value is self._last:
                     return f"{name}, which {function.__name__} uses,"
