@@ -1,5 +1,6 @@
 """Kernels and arguments are the same in another process."""
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -7,8 +8,11 @@ import sys
 import textwrap
 import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
+import cloudpickle
 import pytest
 import torch
 import triton
@@ -426,6 +430,27 @@ def test_functions_of_a_module_that_only_this_process_has_travel(tmp_path):
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
     assert in_another_process(tmp_path, "print(json.dumps(values['grid']({})))") == [3]
+
+
+def test_threads_that_pickle_functions_of_such_a_module_take_turns(monkeypatch):
+    hidden = ModuleType("hidden")
+    exec("def grid(meta):\n    return (3,)\n", vars(hidden))
+    monkeypatch.setitem(sys.modules, "hidden", hidden)
+    meeting, register = threading.Barrier(2), cloudpickle.register_pickle_by_value
+    met = []
+
+    def register_together(module):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.append(meeting.wait(0.2))
+        register(module)
+
+    monkeypatch.setattr(cloudpickle, "register_pickle_by_value", register_together)
+    with ThreadPoolExecutor(2) as threads:
+        pickles = [threads.submit(dumps, hidden.grid, lambda each: None) for _ in range(2)]
+    for each in pickles:
+        assert loads(each.result(), lambda number: None)({}) == (3,)
+    assert not met
+    assert "hidden" not in cloudpickle.list_registry_pickle_by_value()
 
 
 def test_a_notebook_is_no_obstacle(tmp_path):

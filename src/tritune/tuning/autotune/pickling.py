@@ -21,6 +21,7 @@ import io
 import linecache
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -43,6 +44,8 @@ _PLACE = (
 #: The arguments of `triton.jit`. `launch_metadata` is for profilers, and stays behind.
 _OPTIONS = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 
+#: The modules that cloudpickle sends by value are the same for all threads.
+_registry_lock = threading.RLock()
 
 #: Returns a reference to an object that is stored elsewhere, and None for any other.
 PersistentId: TypeAlias = "Callable[[Any], Any]"
@@ -57,10 +60,11 @@ def dumps(value: Any, persistent_id: PersistentId) -> bytes:
 
     Kernels whose code refers to such a thing are sent by name, where they have one.
     """
-    try:
-        return _dumps(value, persistent_id, by_name=False)
-    except Exception:
-        return _dumps(value, persistent_id, by_name=True)
+    with _registry_lock:
+        try:
+            return _dumps(value, persistent_id, by_name=False)
+        except Exception:
+            return _dumps(value, persistent_id, by_name=True)
 
 
 def loads(data: bytes, persistent_load: Callable[[Any], Any]) -> Any:
