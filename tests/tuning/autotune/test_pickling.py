@@ -21,7 +21,7 @@ from triton.language.extra import cuda
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.tuning.autotune import portable_module
-from tritune.tuning.autotune.call_memory import CallMemory, TensorFiles
+from tritune.tuning.autotune.call_memory import CallMemory, TensorFiles, memory_table
 from tritune.tuning.autotune.digest import code_digest
 from tritune.tuning.autotune.pickling import TransferError, dumps, loads
 
@@ -290,6 +290,17 @@ def test_tensors_that_share_memory_share_it_again(tmp_path):
     assert copies["part"][0] == copies["view"][0] == -1
     assert copies["other"][8] == 8
     assert array[8] == 8
+
+
+def test_a_tensor_is_stored_once_however_often_it_is_referred_to(tmp_path, monkeypatch):
+    x = torch.arange(8)
+    copied = []
+    copy = torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda *args: copied.append(args) or copy(*args))
+    pickled(tmp_path, x=x, again=[x, x], view=x[2:])
+    assert len(copied) == 1
+    table = memory_table(tmp_path)
+    assert [len(table["regions"]), len(table["tensors"])] == [1, 2]
 
 
 def test_memory_can_be_restored(tmp_path):

@@ -37,6 +37,11 @@ class _Region:
         same = self.device == other.device
         return same and self.start < other.end and other.start < self.end
 
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        place = storage.data_ptr(), storage.nbytes()
+        same = self.device == storage.device
+        return same and any((each.data_ptr(), each.nbytes()) == place for each in self.storages)
+
 
 class TensorFiles:
     """The writing side: collects tensors, then writes each piece of memory once."""
@@ -44,24 +49,31 @@ class TensorFiles:
     def __init__(self) -> None:
         self._regions: list[_Region] = []
         self._tensors: list[torch.Tensor] = []
+        #: By identity, which no other object can have while the list keeps the tensor.
+        self._numbers: dict[int, int] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Return the number under which `CallMemory` has the tensor."""
+        if id(tensor) in self._numbers:
+            return self._numbers[id(tensor)]
         if tensor.layout is not torch.strided or type(tensor).__name__ == "FakeTensor":
             raise TransferError(f"it is a {type(tensor).__name__} without memory of its own")
         if tensor.data_ptr() % tensor.element_size():
             raise TransferError("it is a tensor at an address between two of its elements")
+        number = self._numbers[id(tensor)] = len(self._tensors)
         self._tensors.append(tensor)
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         region = _Region(start, start + storage.nbytes(), tensor.device, [storage])
+        if any(each.holds(storage) for each in self._regions):
+            return number
         # Storages that overlap, as those made from one numpy array may, become one region.
         for other in [each for each in self._regions if each.overlaps(region)]:
             self._regions.remove(other)
             region.start, region.end = min(region.start, other.start), max(region.end, other.end)
             region.storages += other.storages
         self._regions.append(region)
-        return len(self._tensors) - 1
+        return number
 
     @property
     def nbytes(self) -> int:
