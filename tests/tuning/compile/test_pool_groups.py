@@ -9,7 +9,7 @@ from tritune.space import Config
 from tritune.tuning.compile.builder import BuildResult
 from tritune.tuning.compile.pool import CompilePool
 
-MOODS = {"f": "fine", "a": "abort", "h": "hang", "t": "taint"}
+MOODS = {"f": "fine", "a": "abort", "h": "hang", "t": "taint", "d": "die after the report"}
 
 
 def built(*groups: str, jobs: int = 1, timeout_seconds: float = 60.0) -> dict[int, BuildResult]:
@@ -54,6 +54,12 @@ def test_a_group_may_lose_its_last_config() -> None:
     found = built("fa", "f")
     reasons = [result.failure and result.failure.reason for _, result in sorted(found.items())]
     assert reasons == [None, "crash", None]
+
+
+def test_a_process_that_dies_when_its_group_is_done_costs_no_config() -> None:
+    found = built("fd", "f")
+    assert [found[n].failure for n in (0, 1, 2)] == [None] * 3
+    assert found[1].binary != found[2].binary
 
 
 def test_a_service_that_cannot_be_made_fails_every_config_of_a_group() -> None:

@@ -226,9 +226,10 @@ class CompilePool:
             return
         self._release(worker)
         if isinstance(event, Death):
-            failure = Failure(event.reason, event.message)
-            seconds = time.monotonic() - worker.began
-            self._results.put(BuildResult(group.popleft(), seconds=seconds, failure=failure))
+            if group:  # there is none if it died after its last report
+                failure = Failure(event.reason, event.message)
+                seconds = time.monotonic() - worker.began
+                self._results.put(BuildResult(group.popleft(), seconds=seconds, failure=failure))
         elif not event.value:  # the process cannot go on
             worker.close()
         if group:
