@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,18 @@ class Troublemaker:
     def exit(self, status: int) -> None:
         os.write(2, b"what was on my mind\n")
         os._exit(status)
+
+    def exit_within_a_message(self, heir: bool) -> None:
+        """Leave a process behind, perhaps, that has the pipe too."""
+        self.report("the message before it")
+        if heir and not os.fork():
+            time.sleep(1000)
+        os.write(int(sys.argv[1]), b"\0\0")
+        os._exit(3)
+
+    def send_much(self, count: int) -> bytes:
+        self.report(b"a" * count)
+        return b"b" * count
 
     def loop_for_ever(self) -> None:
         self.report("the step that never ends")

@@ -105,6 +105,23 @@ def test_an_exit_is_told_with_its_status_and_the_last_words(worker):
     assert failure == Death("crash", "the process ended with status 3\nwhat was on my mind")
 
 
+@pytest.mark.parametrize("heir", [False, True], ids=["alone", "with_an_heir"])
+def test_a_process_may_end_within_a_message(worker, heir):
+    heard: list[str] = []
+    failure = worker.call("exit_within_a_message", {"heir": heir}, SECONDS, heard.append)
+    assert failure == Death("crash", "the process ended with status 3")
+    assert heard == ["the message before it"]
+    assert worker.call("greet", {"name": "heir"}, SECONDS) == "good day heir"
+
+
+def test_messages_may_be_longer_than_the_pipe_holds(worker):
+    heard: list[bytes] = []
+    count = 5 << 20
+    answer = worker.call("send_much", {"count": count}, SECONDS, heard.append)
+    assert heard == [b"a" * count]
+    assert answer == b"b" * count
+
+
 def test_a_death_costs_one_request_and_the_next_gets_a_new_process(worker):
     before = worker.call("whereabouts", {}, SECONDS)["pid"]
     worker.call("exit", {"status": 1}, SECONDS)

@@ -1,6 +1,6 @@
 """The child's side of a worker process: make a service, answer requests until the parent is gone.
 
-Run as `python -m tritune.tuning.workers.child`; `process.py` beside it is the parent's side.
+Run as `python -m tritune.tuning.workers.child`; `worker.py` beside it is the parent's side.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import faulthandler
 import gc
 import importlib
 import os
+import pickle
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+#: The number of bytes of a message to the parent, which comes before it.
+MESSAGE_SIZE = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,12 +28,17 @@ def main(fd: int, parent_pid: int) -> None:
     """Answer the requests that come in on a connection."""
     faulthandler.enable(all_threads=False)
     die_with(parent_pid)
-    connection = Connection(fd)
+    connection, replies = Connection(fd), open(fd, "wb", closefd=False)  # noqa: SIM115
     service: Any = None
     message: tuple[str, Any]
 
+    def send(message: tuple[str, Any]) -> None:
+        data = pickle.dumps(message)
+        replies.write(MESSAGE_SIZE.pack(len(data)) + data)
+        replies.flush()
+
     def report(value: Any) -> None:
-        connection.send(("report", value))
+        send(("report", value))
 
     while True:
         try:
@@ -51,7 +60,7 @@ def main(fd: int, parent_pid: int) -> None:
                 message = "answer", getattr(service, method)(**arguments)
         except Exception as error:
             message = "error", _text(error)
-        connection.send(message)
+        send(message)
         if service is None:
             return
 

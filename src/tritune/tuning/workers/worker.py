@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,12 +22,14 @@ from typing import IO, Any
 
 from tritune import env
 from tritune.errors import TrituneError
+from tritune.tuning.workers.child import MESSAGE_SIZE
 from tritune.tuning.workers.failures import Failure, failure_of_exit
 
 #: How often a waiting parent looks whether the process still lives: its pipe may outlive it in the
 #: hands of a process that it started.
 TICK_SECONDS = 0.5
 _STDERR_BYTES = 16384
+_READ_BYTES = 1 << 20
 
 
 class WorkerError(TrituneError):
@@ -230,6 +233,7 @@ class _Child:
         self._stderr: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
         #: Whether the other end of the pipe is closed.
         self.closed = False
+        self._received = bytearray()
         command = [sys.executable, "-m", "tritune.tuning.workers.child"]
         try:
             self.process = subprocess.Popen(
@@ -261,12 +265,38 @@ class _Child:
             self.connection.send(message)
 
     def messages(self) -> Iterator[tuple[str, Any]]:
-        """Yield the messages that have come in."""
+        """Yield the messages that have come in, without waiting for the rest of another: the
+        process may have ended in the middle of one, with the pipe in the hands of its children.
+        """
+        while not self.connection.closed and self._receive():
+            while message := self._next_message():
+                yield message
+                if self.connection.closed:
+                    return
+
+    def _receive(self) -> bool:
+        """Read what is in the pipe, up to a limit; return whether that is anything."""
         try:
-            while not self.connection.closed and self.connection.poll():
-                yield self.connection.recv()
-        except (EOFError, ConnectionError):
-            self.closed = True
+            if self.closed or not self.connection.poll():
+                return False
+            data = os.read(self.connection.fileno(), _READ_BYTES)
+        except OSError:
+            data = b""
+        self.closed = not data
+        self._received += data
+        return not self.closed
+
+    def _next_message(self) -> tuple[str, Any] | None:
+        """Take the first message out of what was received; None if it is not complete."""
+        begin = MESSAGE_SIZE.size
+        if len(self._received) < begin:
+            return None
+        end = begin + MESSAGE_SIZE.unpack_from(self._received)[0]
+        if len(self._received) < end:
+            return None
+        message: tuple[str, Any] = pickle.loads(self._received[begin:end])
+        del self._received[:end]
+        return message
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
