@@ -107,7 +107,7 @@ def _changed(model: Any) -> Enabled:
         _log(enabled)
         return enabled
     except Exception as error:
-        # The program has not called for a change, and must not fail for it.
+        # The program did not ask for a change, and must not fail for it.
         log(Event(GENERATE, SKIPPED, reason=f"tritune fails ({error})"))
         warnings.warn(f"generate runs as without tritune: {error}", stacklevel=5)
         return Enabled()

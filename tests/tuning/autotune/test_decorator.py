@@ -301,13 +301,13 @@ def test_within_the_process_a_busy_machine_leaves_the_first_config(store, tmp_pa
     def hook(args):
         lock.locked()  # which keeps it from being sent to another process
 
-    def client(call, quantiles):
+    def bench(call, quantiles):
         begun = time.thread_time()
         while time.thread_time() < begun + 0.1:  # longer than a scheduler's slice
             call()
         return [1.0]
 
-    kernel = autotune(blocks(16, 64, pre_hook=hook), key=["n"], do_bench=client)(scale)
+    kernel = autotune(blocks(16, 64, pre_hook=hook), key=["n"], do_bench=bench)(scale)
     with beside_a_spinner(), pytest.warns(UserWarning, match="this machine is busy"):
         assert call_scale(kernel) is kernel.configs[0]
     with Store(tmp_path / "store.sqlite") as opened:
