@@ -106,7 +106,10 @@ def folder_of(store: Store) -> Path:
 
 
 def record_call(task: CallTask, call: TunableCall, store: Store) -> None:
-    """Write a call to a file, once; TransferError where something of it cannot be sent."""
+    """Write a call to a file, once; TransferError where something of it cannot be sent or written.
+
+    A file of another version of tritune is written over; one of another user is left alone.
+    """
     points, default = task.candidates.points, task.candidates.default
     if call.launches is None:
         raise TransferError(f"its space has {points.size()} configs, too many to list")
@@ -118,7 +121,7 @@ def record_call(task: CallTask, call: TunableCall, store: Store) -> None:
     key = hashlib.sha256("\0".join([digest, problem, task.device.type]).encode()).hexdigest()
     name = re.sub(r"[^\w.]+", "_", task.kernel.name)[-80:]
     path = folder_of(store) / f"{name}-{key[:16]}{_SUFFIX}"
-    if _metadata(path) is not None:
+    if _metadata(path).get("format") == _FORMAT:
         return
     with tempfile.TemporaryDirectory(prefix="tritune-call-") as folder:
         write_case(folder, call)
@@ -136,22 +139,36 @@ def record_call(task: CallTask, call: TunableCall, store: Store) -> None:
         for number, statistics in enumerate(metadata["regions"]):
             if statistics is not None:
                 region_file(Path(folder), number).unlink()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.touch(mode=0o600)
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            archive.writestr(_METADATA, json.dumps(metadata))
-            for file in sorted(Path(folder).iterdir()):
-                archive.write(file, file.name)
-        os.replace(part, path)
+        try:
+            _pack(Path(folder), metadata, path)
+        except OSError as error:
+            raise TransferError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _pack(folder: Path, metadata: Mapping[str, Any], path: Path) -> None:
+    """Write metadata and the files of a folder to a recorded call."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.touch(mode=0o600)
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(_METADATA, json.dumps(metadata))
+        for file in sorted(folder.iterdir()):
+            archive.write(file, file.name)
+    os.replace(part, path)
 
 
 def recorded_calls(store: Store) -> list[RecordedCall]:
     """Return the recorded calls, without those of another Python's programs."""
     found = []
     for path in sorted(folder_of(store).glob(f"*{_SUFFIX}")):
-        metadata = _metadata(path)
-        if metadata is not None and metadata["python"] == list(sys.version_info[:2]):
+        try:
+            metadata = _metadata(path)
+        except TransferError as error:
+            warn_once(str(error))
+            continue
+        if metadata and metadata.get("format") != _FORMAT:
+            warn_once(f"{path} is from another version of tritune: record the call again")
+        elif metadata.get("python") == list(sys.version_info[:2]):
             found.append(RecordedCall(path, metadata))
     return found
 
@@ -184,19 +201,19 @@ def tune_recorded_calls(
                 yield call, tune_case(job, store, run, here, watch, shared)
 
 
-def _metadata(path: Path) -> dict[str, Any] | None:
-    """Return the metadata of a file; None, and mostly a warning, where it cannot be used."""
+def _metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a file; nothing where it has none that can be read.
+
+    TransferError where another user could have written it.
+    """
     try:
         with _opened(path) as archive:
-            metadata: dict[str, Any] = json.loads(archive.read(_METADATA))
-        if metadata.get("format") == _FORMAT:
-            return metadata
-        warn_once(f"{path} is from another version of tritune: record the call again")
-    except TransferError as error:
-        warn_once(str(error))
+            metadata = json.loads(archive.read(_METADATA))
+    except PermissionError as error:
+        raise TransferError(f"{path} cannot be read: {error.strerror}") from error
     except (OSError, zipfile.BadZipFile, KeyError, ValueError):
-        pass
-    return None
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 @contextlib.contextmanager
