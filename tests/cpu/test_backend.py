@@ -14,7 +14,7 @@ from triton.compiler import ASTSource, make_backend
 
 import tritune.cpu
 from tests.cpu import programs
-from tritune.cpu import codegen, compiler, driver, features, lower
+from tritune.cpu import codegen, compiler, driver, features
 from tritune.cpu.driver import CPUDriver
 from tritune.errors import CompileError, LaunchError
 
@@ -158,6 +158,8 @@ class TestOptions:
     def test_the_garbage_collector_pauses_while_a_kernel_is_lowered(
         self, monkeypatch, enabled, fails
     ):
+        from tritune.cpu import lower  # not above: others import this module without it
+
         lower_module, seen = lower.lower, []
 
         def watched(*arguments):
