@@ -26,6 +26,10 @@ class TrituneError(Exception):
     """The base of every error that tritune raises on purpose."""
 
 
+class ArgumentError(TrituneError, ValueError):
+    """A function was called with arguments that it does not take; all reasons are given."""
+
+
 class CompileError(TrituneError):
     """A kernel cannot be compiled for the CPU: `operation` at `loc`, for `reason`."""
 

@@ -14,7 +14,7 @@ import triton
 
 from tests.golden import hashes
 from tritune.screening.capture import absent_device, launches_of
-from tritune.screening.staged import _FOR_DEBUGGERS, Compiled, StagedCompiler
+from tritune.screening.staged import FOR_DEBUGGERS, Compiled, StagedCompiler
 from tritune.targets.binary.same_code import code_digest
 from tritune.targets.target import Target
 from tritune.workloads.catalog import workload_named
@@ -71,7 +71,7 @@ def _digest(compiled: Compiled) -> str:
     if ptx is None:
         return code_digest(compiled.kernel)[:16]
     # Not the binary: ptxas does not always make the same of the same text.
-    lines = _FOR_DEBUGGERS["cubin"].sub("", ptx).splitlines()
+    lines = FOR_DEBUGGERS["cubin"].sub("", ptx).splitlines()
     text = "\n".join(line for line in lines if line.strip())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

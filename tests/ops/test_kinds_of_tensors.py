@@ -7,6 +7,7 @@ import torch
 
 import tritune
 from tests.ops.every_op import CALLS, Call
+from tritune.errors import TrituneError
 
 EVERY = [pytest.param(call, id=call.name) for call in CALLS]
 TENSORS = [
@@ -43,8 +44,9 @@ def test_a_negative_view_counts_as_its_values(call: Call, name: str) -> None:
 
 @pytest.mark.parametrize(("call", "name"), TENSORS)
 def test_tensors_without_dense_memory_are_refused(call: Call, name: str) -> None:
-    with pytest.raises(ValueError, match="is sparse_coo, allowed: dense tensors"):
+    with pytest.raises(ValueError, match="is sparse_coo, allowed: dense tensors") as caught:
         call.run(**{name: call.tensors[name].to_sparse()})
+    assert isinstance(caught.value, TrituneError)
 
 
 @pytest.mark.parametrize("call", EVERY)

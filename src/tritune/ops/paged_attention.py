@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tritune.dtypes import FLOATS, INTEGERS, QUANTIZED, QUANTIZED_NAMES, dtype_name
+from tritune.errors import ArgumentError
 from tritune.kernels.paged_attention import KERNEL, paged_attention_kernel
 from tritune.ops.call.attention_checks import (
     check_heads,
@@ -263,7 +264,7 @@ def _launch(tensors: _Tensors, optional: _Optional, out: torch.Tensor, flags: _F
     heads_per_program = config.get("KV_HEADS", 1)
     if kv_heads % heads_per_program:
         # A space has no such config, but one can be forced: no program would compute some heads.
-        raise ValueError(
+        raise ArgumentError(
             f"paged_attention: KV_HEADS is {heads_per_program}, allowed: a divisor of the "
             f"{kv_heads} KV heads"
         )

@@ -63,7 +63,7 @@ _LATE = {
 
 
 #: What an assembler's text has for debuggers: lines of source, labels for them, and comments.
-_FOR_DEBUGGERS = {
+FOR_DEBUGGERS = {
     "cubin": re.compile(
         r"^\s*\.(?:loc|file)\s.*$|^\$L__(?:tmp|func)\w+:\s*$|//.*$|^\s*\.section\s+\.debug_\w+\s*"
         r"\{[^}]*\}",
@@ -181,7 +181,7 @@ class StagedCompiler:
         self, name: str, stage: Any, product: Any, source: CapturedLaunch, metadata: dict[str, Any]
     ) -> Any:
         """Run a stage, unless it is an assembler that was given the same code before."""
-        pattern = _FOR_DEBUGGERS.get(name)
+        pattern = FOR_DEBUGGERS.get(name)
         if pattern is None:
             self._count(name)
             return stage(product, metadata)

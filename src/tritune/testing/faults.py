@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import triton
 
+from tritune.errors import ArgumentError
+
 #: What Triton gives to a hook: the kernel's arguments by their names.
 Arguments = Mapping[str, Any] | None
 
@@ -64,7 +66,7 @@ FAULTS: Mapping[str, Callable[..., None]] = {
 def faulty(config: triton.Config, fault: str) -> triton.Config:
     """Return the config with a fault: in a list, it must cost only itself."""
     if fault not in FAULTS:
-        raise ValueError(f"fault {fault!r}, allowed: {', '.join(FAULTS)}")
+        raise ArgumentError(f"fault {fault!r}, allowed: {', '.join(FAULTS)}")
     return triton.Config(
         config.kwargs,
         num_warps=config.num_warps,

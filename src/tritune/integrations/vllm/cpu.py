@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from vllm.logger import init_logger
 
+from tritune.errors import ArgumentError
 from tritune.integrations.vllm.backend import (
     TrituneAttentionBackend,
     TrituneAttentionImpl,
@@ -30,7 +31,7 @@ class TrituneCPUAttentionImpl(TrituneAttentionImpl):
             has_sliding_window=self.sliding_window is not None,
         )  # fmt: skip
         if reasons:
-            raise ValueError(
+            raise ArgumentError(
                 f"tritune cannot compute attention with a head size of {self.head_size} and a KV "
                 f"cache of {self.kv_cache_dtype}: {', '.join(reasons)}; set VLLM_PLUGINS= to leave "
                 "attention to vLLM"

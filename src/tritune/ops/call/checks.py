@@ -15,6 +15,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tritune import env
 from tritune.dtypes import FLOATS, dtype_name
+from tritune.errors import ArgumentError
 
 #: Kernels count the columns of a row, in blocks of up to 2^15, with 32 bits.
 LONGEST_ROW = 2**31 - 2**16
@@ -23,7 +24,7 @@ _unpack_dual: Any = forward_ad.unpack_dual
 
 
 class Check:
-    """Collects reasons; leaving the block raises one ValueError with all of them.
+    """Collects reasons; leaving the block raises one ArgumentError with all of them.
 
     Each check returns whether it passed.
     """
@@ -42,7 +43,7 @@ class Check:
         trace: TracebackType | None,
     ) -> None:
         if kind is None and self.reasons:
-            raise ValueError(f"{self.op}: " + "; ".join(self.reasons))
+            raise ArgumentError(f"{self.op}: " + "; ".join(self.reasons))
 
     def fail(self, reason: str) -> bool:
         """Add a reason, which says what was given and what is allowed."""
