@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -161,6 +163,29 @@ def test_one_tensor_in_two_places_is_no_measure_for_two() -> None:
     for _ in range(3):
         torch.testing.assert_close(tritune.silu_mul(gate, gate), silu(gate) * gate)
         torch.testing.assert_close(tritune.silu_mul(gate, up), silu(gate) * up)
+
+
+def test_one_tensor_in_several_places_is_cached_for_these_places_only() -> None:
+    calls = [
+        tensors for tensors in product(torch.randn(3, 1, 2, 8, 16), repeat=3) for _ in range(3)
+    ]
+    random.Random(0).shuffle(calls)
+    same = torch.randn(1, 2, 8, 16)
+    entries = []
+    for q, k, v in [(same, same, same)] * 3 + calls:
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(tritune.attention(q, k, v), expected)
+        entries.append(sum(len(op._entries) for op in CallCache.instances))
+    assert entries[:3] == [0, 1, 1]
+    assert entries[-1] > 1
+
+
+def test_parts_of_one_tensor_that_start_together_are_told_apart() -> None:
+    wide = torch.randn(1, 2, 8, 32)
+    for _ in range(4):
+        q, k, v = torch.randn(1, 2, 8, 16), wide[..., :16], wide
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(tritune.attention(q, k, v), expected)
 
 
 def test_what_wants_a_gradient_is_refused_though_cached() -> None:

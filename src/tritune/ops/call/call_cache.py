@@ -129,7 +129,7 @@ class CallCache:
             return
         entry = _Entry(
             options,
-            _Guards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check,
+            _guards_of(inputs),
             any(tensor.requires_grad for tensor in inputs),
             replay,
             trace.key,
@@ -137,3 +137,29 @@ class CallCache:
             POLICY.answers_with(trace.key, trace.config),
         )
         self._entries = (entry, *self._entries)[:_MOST]
+
+
+def _guards_of(inputs: Tensors) -> Callable[..., bool]:
+    """Return a function that accepts tensors like these, with the same ones in the same memory."""
+    # torch's guards accept no tensor twice.
+    objects, addresses = [id(tensor) for tensor in inputs], [t.data_ptr() for t in inputs]
+    places = [objects.index(each) for each in objects]
+    distinct = sorted(set(places))
+    check: Callable[..., bool] = _Guards(
+        *(inputs[place] for place in distinct), dynamic_dims_sizes=None, dynamic_dims_strides=None
+    ).check
+    twice = [(place, number) for number, place in enumerate(places) if place != number]
+    shared = [(addresses.index(addresses[place]), place) for place in distinct]
+    shared = [(first, place) for first, place in shared if first != place]
+    if not twice and not shared:
+        return check
+
+    def accepts(*tensors: torch.Tensor) -> bool:
+        return (
+            len(tensors) == len(places)
+            and all(tensors[first] is tensors[number] for first, number in twice)
+            and check(*[tensors[place] for place in distinct])
+            and all(tensors[a].data_ptr() == tensors[b].data_ptr() for a, b in shared)
+        )
+
+    return accepts

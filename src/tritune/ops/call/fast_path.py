@@ -64,7 +64,8 @@ class _ReplaySource:
         if isinstance(step, Scratch):
             self._assign(step.tensor, self._allocation(step.tensor))
             return True
-        if step.source.data_ptr() not in self._addresses:
+        # Of inputs in the same memory, which one is converted is not known.
+        if self._addresses.count(step.source.data_ptr()) != 1:
             return False
         dtype = self._global(step.tensor.dtype)
         self._assign(step.tensor, f"{self._name_of(step.source)}.to({dtype})")
@@ -86,10 +87,12 @@ class _ReplaySource:
         return _name(self._addresses.index(tensor.data_ptr()))
 
     def _launch(self, step: KernelLaunch) -> bool:
-        # Tensors are told apart by their addresses. Empty ones have none, and a descriptor has more
-        # than an address.
+        # Tensors are told apart by their addresses. Inputs may share one: the call cache replays
+        # this only for inputs that share theirs in the same way. Empty tensors have no address, and
+        # a descriptor has more than an address.
         addresses = self._addresses
-        if len(set(addresses)) < len(addresses) or 0 in addresses:
+        others = len(addresses) - self._inputs
+        if len(set(addresses)) < len(set(addresses[: self._inputs])) + others or 0 in addresses:
             return False
         used = [tensor for tensor in step.tensors if tensor is not None]
         if not all(isinstance(tensor, torch.Tensor) for tensor in used):
