@@ -54,7 +54,7 @@ class _Result:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What a result has where it was correct; elsewhere anything may stand there."""
+    """The fields of a correct result; in other results they may hold anything."""
 
     times: Any = None
     measurements: list[_Measurement] | None = None

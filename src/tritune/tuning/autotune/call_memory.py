@@ -230,7 +230,7 @@ def _guarded(content: torch.Tensor, alignment: int) -> torch.Tensor:
 
 
 class Placeholder(MockTensor):
-    """What the compiler has to know of a tensor, without its memory."""
+    """The facts of a tensor that the compiler needs, without its memory."""
 
     def __init__(self, view: Mapping[str, Any], region: Mapping[str, Any]) -> None:
         super().__init__(getattr(torch, view["dtype"]), list(view["shape"]))

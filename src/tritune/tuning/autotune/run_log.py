@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 300
 
 @dataclass(frozen=True, eq=False)  # the hash of an object is cheap: calls of attention are many
 class Event:
-    """What became of a problem of a kernel, or of calls of something that tritune can compute."""
+    """The outcome for a problem of a kernel, or for calls that tritune can compute."""
 
     #: A kernel, or ATTENTION or GENERATE.
     name: str

@@ -1,4 +1,4 @@
-"""How a call of an autotuned kernel gets its config: from the store, by a race in worker processes,
+"""The config of a call of an autotuned kernel: from the store, by a race in worker processes,
 or by a race within the process where no other can run it.
 """
 

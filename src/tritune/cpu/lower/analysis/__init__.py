@@ -1,1 +1,1 @@
-"""What is known about a function before code is written: uses, strides, affine ranges."""
+"""Analyses of a function before code is written: uses, strides, affine ranges."""

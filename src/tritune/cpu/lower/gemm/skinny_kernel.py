@@ -1,4 +1,4 @@
-"""What the two kernels of skinny GEMM share."""
+"""The base class of the two kernels of skinny GEMM."""
 
 from __future__ import annotations
 
