@@ -11,7 +11,7 @@ import random
 import signal
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
@@ -114,12 +114,21 @@ def _run(jobs: Sequence[ReplayJob], wanted: Sequence[_Wanted]) -> Iterator[Curve
     # A fresh interpreter, because a fork of a process with threads may hang.
     others = set(active_children())
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(jobs,))
+    pressed: list[int] = []
+    # KeyboardInterrupt may be raised while a future's lock is held, which then is never released.
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:
         # A terminal interrupts children too. Theirs is blocked from birth: this process decides.
         with _without_interrupts():
-            curves = pool.map(_curve, wanted)
-        yield from curves
+            futures = [pool.submit(_curve, each) for each in wanted]
+        for future in futures:
+            while not pressed and not wait([future], timeout=0.1).done:
+                pass
+            if pressed:
+                raise KeyboardInterrupt
+            yield future.result()
     finally:
+        signal.signal(signal.SIGINT, before)
         with _without_interrupts():
             for child in set(active_children()) - others:
                 child.kill()  # else this process, interrupted, would wait for what they are doing
